@@ -1,0 +1,44 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs the tests of a binary, for TestMain: it runs them, stops what they started, prints which tests were left
+// out, and exits. Passing tests fail the binary all the same when goroutines are left over.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := stopAll(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv: stop:", err)
+		code = max(code, 1)
+	}
+	printLeftOut()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "testenv:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// NoLeaks fails the test when goroutines are left over other than those that were there when it was called and those
+// by which this package keeps brokers running. It checks when the test, and what it registered with Cleanup since,
+// has ended; so call it first.
+func NoLeaks(tb testing.TB) {
+	tb.Helper()
+	before := goleak.IgnoreCurrent()
+	tb.Cleanup(func() { goleak.VerifyNone(tb, append(keepers(), before)...) })
+}
+
+// keepers are the goroutines that end only with the servers they keep.
+func keepers() []goleak.Option {
+	const provide = "github.com/warrenmq/warren/internal/testenv/provide."
+	return []goleak.Option{
+		goleak.IgnoreAnyFunction(provide + "(*process).run"),
+	}
+}

@@ -1,0 +1,296 @@
+package reconnect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/wire"
+)
+
+// Conn is a connection that survives: two links to the broker, one for publishing and one for consuming, each dialed when
+// first needed, dialed again after every loss, and furnished with the topology that was declared. All methods are safe
+// for concurrent use.
+type Conn struct {
+	cfg        Config
+	publishing *link
+	consuming  *link
+	registry   *registry
+	board      *board
+
+	// life ends, with ErrClosed as its cause, when Close begins.
+	life context.Context
+	end  context.CancelCauseFunc
+	// workers are the supervised functions, calls the publishes and other calls in progress. Workers leave first: what
+	// they do at the end may still publish.
+	workers, calls *gate
+
+	sharedMu sync.Mutex
+	shared   map[PublisherConfig]*Publisher // those with Shared set
+
+	closing  sync.Once
+	closed   chan struct{} // closed when Close has done its work
+	closeErr error         // read after closed
+}
+
+// closeBound is how long Close takes at most, whatever its context says.
+const closeBound = 30 * time.Second
+
+// Dial connects to the broker at url, amqp[s]://user:password@host:port/vhost, and returns when the publishing link is up
+// (with Config.Lazy at once). While no broker can be reached it tries again, with backoff, until ctx ends; a bad url or
+// Config, wrong credentials (403), a virtual host that may not be opened (530) and a failing TLS verification are
+// returned at once. Errors never contain the url.
+func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("reconnect: config: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	d, err := newDialer(url, cfg)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Heartbeat = d.cfg.Heartbeat
+	c := &Conn{cfg: cfg, registry: newRegistry(), board: newBoard(cfg.OnState), workers: newGate(), calls: newGate(),
+		shared: map[PublisherConfig]*Publisher{}, closed: make(chan struct{})}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	c.publishing = newLink(publishingLink, d, c.registry.all, c.board)
+	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
+	if cfg.Lazy {
+		return c, nil
+	}
+	if _, err := c.publishing.session(ctx, true); err != nil {
+		_ = c.Close(context.Background())
+		return nil, fmt.Errorf("reconnect: dial: %w", err)
+	}
+	return c, nil
+}
+
+// Declare puts t on the broker now, and again on every new connection before any channel of it is handed out. It blocks
+// until the broker has answered, through losses of the link, or until ctx ends. Every entity is tried; the errors of all
+// that failed are joined: *TopologyError where a person has to mend something (403, 406), the *amqp.Error of a passive
+// entity that is missing (404) or an exclusive queue that another connection holds (405). What failed is not remembered.
+// Exclusive queues, and their bindings, are declared on the consuming link.
+func (c *Conn) Declare(ctx context.Context, t Topology) error {
+	if !c.calls.enter() {
+		return ErrClosed
+	}
+	defer c.calls.leave()
+	items, err := c.admit(t)
+	if err != nil {
+		return err
+	}
+	l := c.publishing
+	if c.consuming.started() || hasExclusive(items) {
+		l = c.consuming
+	}
+	return c.declare(ctx, l, items)
+}
+
+// admit turns t into what is to be declared, or says what is wrong with it.
+func (c *Conn) admit(t Topology) ([]item, error) {
+	items, err := t.items(c.cfg.Declare)
+	if err != nil {
+		return nil, fmt.Errorf("reconnect: topology: %w", err)
+	}
+	return items, c.registry.admit(items)
+}
+
+// declare declares items on l, again after a loss of the connection, and remembers what succeeded.
+func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
+	for {
+		s, err := l.session(ctx, false)
+		if err != nil {
+			return fmt.Errorf("reconnect: declare: %w", err)
+		}
+		faults := s.declared.all(ctx, items)
+		if len(faults) > 0 && !s.alive() && ctx.Err() == nil {
+			continue // the link backs off when it dials
+		}
+		for _, it := range items {
+			if s.declared.has(it) {
+				c.registry.remember([]item{it})
+			}
+		}
+		return errors.Join(faults...)
+	}
+}
+
+func hasExclusive(items []item) bool {
+	for _, it := range items {
+		if it.exclusive {
+			return true
+		}
+	}
+	return false
+}
+
+// Forget makes reconnects no longer declare what is in t. It deletes nothing on the broker and does no I/O.
+func (c *Conn) Forget(t Topology) {
+	if items, err := t.items(c.cfg.Declare); err == nil {
+		c.registry.forget(items)
+	}
+}
+
+// Channel opens a channel on the consuming link, for a few calls of the driver's API. It blocks until the link is up or
+// ctx ends. The caller closes the channel; it is not replaced when it is lost. For work that has to survive reconnects
+// use Supervise.
+func (c *Conn) Channel(ctx context.Context) (*amqp.Channel, error) {
+	if !c.calls.enter() {
+		return nil, ErrClosed
+	}
+	defer c.calls.leave()
+	s, err := c.consuming.session(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("reconnect: %w", err)
+	}
+	ch, err := s.channel(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reconnect: %w", err)
+	}
+	return ch, nil
+}
+
+// Inspect returns the number of messages that are ready in a queue and of its consumers, both as the broker knows them
+// now. A queue that does not exist is an *amqp.Error with code 404. It blocks until the broker answers or ctx ends.
+func (c *Conn) Inspect(ctx context.Context, queue string) (amqp.Queue, error) {
+	if err := errors.Join(wire.ShortString("queue", queue), notEmpty("queue", queue)); err != nil {
+		return amqp.Queue{}, fmt.Errorf("reconnect: inspect: %w", err)
+	}
+	if !c.calls.enter() {
+		return amqp.Queue{}, ErrClosed
+	}
+	defer c.calls.leave()
+	s, err := c.readingLink().session(ctx, false)
+	if err != nil {
+		return amqp.Queue{}, fmt.Errorf("reconnect: inspect %q: %w", queue, err)
+	}
+	result := make(chan amqp.Queue, 1)
+	err = s.onChannel(ctx, func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		result <- q
+		return err
+	})
+	if err != nil {
+		return amqp.Queue{}, fmt.Errorf("reconnect: inspect %q: %w", queue, err)
+	}
+	return <-result, nil
+}
+
+func notEmpty(field, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s: empty", field)
+	}
+	return nil
+}
+
+// readingLink is the link for questions: the consuming one when it is in use, since an alarm does not stop it.
+func (c *Conn) readingLink() *link {
+	if c.consuming.started() {
+		return c.consuming
+	}
+	return c.publishing
+}
+
+// Ping makes a round trip to the broker on each link in use and returns what is down, or which supervised function has no
+// channel, as one joined error; nil means that all works. It is bounded by ctx. While the broker blocks publishers the
+// publishing link does not answer.
+func (c *Conn) Ping(ctx context.Context) error {
+	if !c.calls.enter() {
+		return ErrClosed
+	}
+	defer c.calls.leave()
+	var faults []error
+	for _, l := range []*link{c.publishing, c.consuming} {
+		if l.started() {
+			faults = append(faults, l.ping(ctx))
+		}
+	}
+	for _, s := range c.board.all() {
+		if s.Phase == phaseStarting || s.Phase == phaseWaiting {
+			faults = append(faults, fmt.Errorf("reconnect: %s: %s: %s", s.Name, s.Phase, s.Reason))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (l *link) ping(ctx context.Context) error {
+	s, err := l.now()
+	if err == nil {
+		err = s.onChannel(ctx, func(*amqp.Channel) error { return nil })
+	}
+	if err != nil {
+		return fmt.Errorf("reconnect: %s link: %w", l.role, err)
+	}
+	return nil
+}
+
+// State returns the states of the links in use and then of the supervised functions. It does not block.
+func (c *Conn) State() []State { return c.board.all() }
+
+// Config returns the configuration in force, with its defaults filled in.
+func (c *Conn) Config() Config { return c.cfg }
+
+// Close ends everything that stands on c: supervised functions drain and return ErrClosed, publishes in progress get
+// their confirmations, then both connections are closed. It is bounded by ctx and by 30 s, whichever is first; what is not
+// done by then is cut off and counted in the error. Close may be called again and concurrently: it always waits for, and
+// returns, the outcome of the first. Afterwards nothing is dialed and no goroutine of c is left.
+func (c *Conn) Close(ctx context.Context) error {
+	c.closing.Do(func() { go c.close(ctx) })
+	select {
+	case <-c.closed:
+		return c.closeErr
+	case <-ctx.Done():
+	}
+	// close is bounded by the first caller's context and needs a moment to cut off what is left; this caller's may be
+	// over, but a Close that returns while goroutines still run would be no Close.
+	grace := time.NewTimer(time.Second)
+	defer grace.Stop()
+	select {
+	case <-c.closed:
+		return c.closeErr
+	case <-grace.C:
+		return fmt.Errorf("reconnect: close: %w", ended(ctx))
+	}
+}
+
+func (c *Conn) close(ctx context.Context) {
+	defer close(c.closed)
+	ctx, cancel := context.WithTimeout(ctx, closeBound)
+	defer cancel()
+	c.end(ErrClosed)
+	workers := c.workers.shut(ctx)
+	calls := c.calls.shut(ctx)
+	deadline := time.Now().Add(closeBound)
+	if d, ok := ctx.Deadline(); ok {
+		deadline = d
+	}
+	if ctx.Err() != nil {
+		deadline = time.Now()
+	}
+	var wg sync.WaitGroup
+	faults := make([]error, 2)
+	for i, l := range []*link{c.publishing, c.consuming} {
+		wg.Go(func() { faults[i] = l.close(deadline) })
+	}
+	wg.Wait()
+	if workers > 0 || calls > 0 {
+		faults = append(faults, fmt.Errorf("%d supervised functions and %d calls were cut off: %w", workers, calls, ended(ctx)))
+		c.awaitCutOff()
+	}
+	c.board.close(time.After(time.Second))
+	if err := errors.Join(faults...); err != nil {
+		c.closeErr = fmt.Errorf("reconnect: close: %w", err)
+	}
+}
+
+// awaitCutOff gives what was cut off the moment it takes to notice: its links are gone.
+func (c *Conn) awaitCutOff() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c.calls.shut(ctx)
+	c.workers.shut(ctx)
+}

@@ -1,0 +1,268 @@
+package reconnect
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/coalesce"
+)
+
+// dialer makes connections by the URL and the Config. It holds no state, so both links share one.
+type dialer struct {
+	uri amqp.URI
+	cfg Config
+}
+
+// newDialer parses the URL. Its errors never repeat the URL, which holds a password.
+func newDialer(raw string, cfg Config) (*dialer, error) {
+	uri, err := amqp.ParseURI(raw)
+	if err != nil {
+		return nil, errors.New("reconnect: url: not of the form amqp[s]://user:password@host:port/vhost, " +
+			"with reserved characters percent-encoded")
+	}
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = urlHeartbeat(raw)
+	}
+	return &dialer{uri: uri, cfg: cfg}, nil
+}
+
+// urlHeartbeat is the interval that the URL's query asks for, or the default: heartbeats are never off.
+func urlHeartbeat(raw string) time.Duration {
+	if u, err := url.Parse(raw); err == nil {
+		if seconds, err := strconv.ParseUint(u.Query().Get("heartbeat"), 10, 16); err == nil && seconds > 0 {
+			return time.Duration(seconds) * time.Second
+		}
+	}
+	return defaultHeartbeat
+}
+
+// address is one broker to dial.
+type address struct {
+	network string // host:port with the host resolved
+	server  string // name for the verification of its certificate
+}
+
+// addresses returns every address of every host in random order. Names are resolved here, so anew for each round.
+func (d *dialer) addresses(ctx context.Context) ([]address, error) {
+	var out []address
+	var faults []error
+	for _, host := range append([]string{net.JoinHostPort(d.uri.Host, strconv.Itoa(d.uri.Port))}, d.cfg.Hosts...) {
+		name, port := d.split(host)
+		ips := []string{name}
+		if d.cfg.DialContext == nil {
+			var err error
+			if ips, err = net.DefaultResolver.LookupHost(ctx, name); err != nil {
+				faults = append(faults, err)
+				continue
+			}
+		}
+		for _, ip := range ips {
+			out = append(out, address{net.JoinHostPort(ip, port), name})
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.Join(faults...)
+	}
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out, nil
+}
+
+func (d *dialer) split(host string) (name, port string) {
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		return name, port
+	}
+	return host, strconv.Itoa(d.uri.Port)
+}
+
+// opened is a connection right after its handshakes.
+type opened struct {
+	conn    *amqp.Connection
+	sock    *coalesce.Conn
+	user    string    // "" when the authentication does not tell it
+	expires time.Time // of the credentials; zero: never
+}
+
+// dial connects to one address and completes the handshakes, within DialTimeout. role becomes part of the connection's
+// name.
+func (d *dialer) dial(ctx context.Context, to address, role string) (opened, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
+	defer cancel()
+	auth, expires, err := d.credentials(ctx)
+	if err != nil {
+		return opened{}, err
+	}
+	nc, err := d.open(ctx, to)
+	if err != nil {
+		return opened{}, err
+	}
+	sock := coalesce.New(nc, coalesce.Options{})
+	// The driver's handshake takes no context; dropping the socket is what ends it.
+	stop := context.AfterFunc(ctx, sock.Kill)
+	began := time.Now()
+	conn, err := amqp.Open(sock, d.config(auth, role))
+	if !stop() && err == nil {
+		err = ended(ctx)
+	}
+	if err != nil {
+		sock.Kill() // ends the driver's goroutines too
+		return opened{}, handshakeError(ctx, err, time.Since(began))
+	}
+	sock.SetHeartbeat(conn.Config.Heartbeat)
+	return opened{conn: conn, sock: sock, user: userOf(auth), expires: expires}, nil
+}
+
+// credentials are the provider's, asked anew, or the URL's.
+func (d *dialer) credentials(ctx context.Context) (amqp.Authentication, time.Time, error) {
+	if d.cfg.Credentials == nil {
+		if len(d.uri.AuthMechanism) > 0 && d.uri.AuthMechanism[0] == "external" {
+			return &amqp.ExternalAuth{}, time.Time{}, nil
+		}
+		return d.uri.PlainAuth(), time.Time{}, nil
+	}
+	auth, expires, err := d.cfg.Credentials(ctx)
+	if err == nil && auth == nil {
+		err = errors.New("no authentication and no error returned")
+	}
+	if err != nil {
+		return nil, expires, fmt.Errorf("Credentials: %w", err)
+	}
+	return auth, expires, nil
+}
+
+// open makes the TCP connection and, for amqps, the TLS one on it. TLS is done here, not by the driver, so that writes
+// are gathered above it: records are joined, not only segments.
+func (d *dialer) open(ctx context.Context, to address) (net.Conn, error) {
+	dial := d.cfg.DialContext
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	nc, err := dial(ctx, "tcp", to.network)
+	if err != nil || d.uri.Scheme != "amqps" {
+		return nc, err
+	}
+	cfg, err := d.tlsConfig(ctx, to.server)
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	secure := tls.Client(nc, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, err)
+	}
+	return secure, nil
+}
+
+// tlsConfig returns a configuration of this dial's own: the driver and crypto/tls would otherwise share one whose server
+// name is that of another host.
+func (d *dialer) tlsConfig(ctx context.Context, server string) (*tls.Config, error) {
+	cfg := d.cfg.TLS
+	if d.cfg.TLSFunc != nil {
+		var err error
+		if cfg, err = d.cfg.TLSFunc(ctx); err != nil {
+			return nil, fmt.Errorf("TLSFunc: %w", err)
+		}
+	}
+	if cfg == nil {
+		var err error
+		if cfg, err = d.tlsFromURL(); err != nil {
+			return nil, err
+		}
+	}
+	cfg = cfg.Clone()
+	if cfg.ServerName == "" {
+		cfg.ServerName = server
+	}
+	return cfg, nil
+}
+
+// tlsFromURL reads the certificate files that the URL's query names.
+func (d *dialer) tlsFromURL() (*tls.Config, error) {
+	cfg := &tls.Config{ServerName: d.uri.ServerName, MinVersion: tls.VersionTLS12}
+	if d.uri.CACertFile != "" {
+		pem, err := os.ReadFile(d.uri.CACertFile)
+		if err != nil {
+			return nil, fmt.Errorf("cacertfile: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("cacertfile: no certificate in %s", d.uri.CACertFile)
+		}
+	}
+	if d.uri.CertFile != "" && d.uri.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(d.uri.CertFile, d.uri.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("certfile: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// config is the driver's configuration of one connection; the driver writes into the properties, so they are its own.
+func (d *dialer) config(auth amqp.Authentication, role string) amqp.Config {
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName(d.cfg.Name + "/" + role)
+	return amqp.Config{
+		SASL:       []amqp.Authentication{auth},
+		Vhost:      d.uri.Vhost,
+		ChannelMax: d.uri.ChannelMax,
+		FrameSize:  131072, // RabbitMQ's own; zero would ask Open for no limit
+		Heartbeat:  d.cfg.Heartbeat,
+		Properties: properties,
+		Locale:     "en_US",
+	}
+}
+
+// silentClose is how long RabbitMQ waits before it drops the socket of a client whose credentials it refused.
+const silentClose = 2 * time.Second
+
+// handshakeError makes the true reason visible. The driver takes any loss of the socket after the credentials were sent
+// for wrong credentials; RabbitMQ drops it only after three seconds, so what comes earlier is a broken link.
+func handshakeError(ctx context.Context, err error, took time.Duration) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("handshake: %w", ended(ctx))
+	case errors.Is(err, amqp.ErrCredentials) && took < silentClose:
+		return errors.New("handshake: connection lost while authenticating")
+	case errors.Is(err, amqp.ErrVhost): // the broker refuses a virtual host in words of its own
+		return errors.New("handshake: connection lost while opening the virtual host")
+	}
+	return fmt.Errorf("handshake: %w", err)
+}
+
+// isRefusal reports whether a dial failed for a reason that asking again will not mend: credentials, virtual host,
+// certificate. They are returned by Dial at once, and retried slowly by a link that had worked.
+func isRefusal(err error) bool {
+	var cert *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	switch code := amqpCode(err); {
+	case code == amqp.AccessRefused, code == amqp.NotAllowed:
+		return true
+	case errors.Is(err, amqp.ErrSASL):
+		return true
+	}
+	return errors.As(err, &cert) || errors.As(err, &record)
+}
+
+// userOf is the name under which the broker knows an authentication, as far as it can be told.
+func userOf(auth amqp.Authentication) string {
+	switch a := auth.(type) {
+	case *amqp.PlainAuth:
+		return a.Username
+	case *amqp.AMQPlainAuth:
+		return a.Username
+	}
+	return ""
+}

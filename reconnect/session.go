@@ -1,0 +1,187 @@
+package reconnect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/coalesce"
+)
+
+// session is one connection to the broker from handshake to loss. It is never reopened: after a loss the link makes a new
+// one, so whatever belongs to the old one (channels, delivery tags, confirms) can only fail, never hit the new one.
+type session struct {
+	conn *amqp.Connection
+	sock *coalesce.Conn
+	user string // for UserId; "" when the authentication does not tell it
+	born time.Time
+
+	// life ends with the connection; its cause says why.
+	life context.Context
+	end  context.CancelCauseFunc
+
+	mu        sync.Mutex
+	blocked   string        // the broker's reason while it blocks publishers
+	unblocked chan struct{} // closed when the blocking ends; nil while there is none
+	onBlock   func(reason string, blocked bool)
+
+	declared *declarations
+
+	wg sync.WaitGroup // everything that talks to the broker on behalf of a caller who may have gone
+}
+
+// newSession takes over an open connection. onBlock is called from the session's own goroutine.
+func newSession(o opened, onBlock func(reason string, blocked bool)) *session {
+	s := &session{conn: o.conn, sock: o.sock, user: o.user, born: time.Now(), onBlock: onBlock}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.declared = newDeclarations(s)
+	// Both are registered before anything else uses the connection, and have room: a notification that finds none holds
+	// up the connection's only reader.
+	closed := o.conn.NotifyClose(make(chan *amqp.Error, 1))
+	blockings := o.conn.NotifyBlocked(make(chan amqp.Blocking, 16))
+	s.wg.Go(func() { s.watch(closed, blockings) })
+	return s
+}
+
+// watch records the alarms and the end of the connection.
+func (s *session) watch(closed chan *amqp.Error, blockings chan amqp.Blocking) {
+	for {
+		select {
+		case b, ok := <-blockings:
+			if !ok {
+				blockings = nil // the connection is closing
+				continue
+			}
+			s.setBlocked(b)
+		case err := <-closed: // nil after a close of our own
+			s.end(closeError(err))
+			s.sock.Kill()
+			return
+		}
+	}
+}
+
+// lost is closed once the connection is gone.
+func (s *session) lost() <-chan struct{} { return s.life.Done() }
+
+// cause says why it is gone.
+func (s *session) cause() error { return context.Cause(s.life) }
+
+// closeError turns what a NotifyClose channel gave into an error; it gives nil for a close that we asked for.
+func closeError(err *amqp.Error) error {
+	if err == nil {
+		return amqp.ErrClosed
+	}
+	return err
+}
+
+func (s *session) setBlocked(b amqp.Blocking) {
+	s.mu.Lock()
+	was := s.unblocked != nil
+	switch {
+	case b.Active && !was:
+		s.unblocked, s.blocked = make(chan struct{}), b.Reason
+	case !b.Active && was:
+		close(s.unblocked)
+		s.unblocked, s.blocked = nil, ""
+	}
+	s.mu.Unlock()
+	if b.Active != was {
+		s.sock.SetBlocked(b.Active)
+		s.onBlock(b.Reason, b.Active)
+	}
+}
+
+// blocking returns the channel that is closed when the broker's blocking ends and its reason, or nil when it does not
+// block.
+func (s *session) blocking() (until <-chan struct{}, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unblocked, s.blocked
+}
+
+// alive reports whether the connection is not known to be gone.
+func (s *session) alive() bool {
+	return s.life.Err() == nil && !s.conn.IsClosed()
+}
+
+// do runs f, which talks to the broker and cannot be interrupted, and waits for it until ctx ends. A call that is given
+// up goes on in the background until the broker answers or the connection ends; f gets a context that tells it so.
+func (s *session) do(ctx context.Context, f func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return ended(ctx)
+	}
+	done := make(chan error, 1)
+	s.wg.Go(func() { done <- f(ctx) })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+// channel opens a channel. The caller closes it.
+func (s *session) channel(ctx context.Context) (*amqp.Channel, error) {
+	var opened *amqp.Channel
+	err := s.do(ctx, func(ctx context.Context) error {
+		ch, err := s.conn.Channel()
+		if err != nil {
+			return s.lossOr(err)
+		}
+		if ctx.Err() != nil { // nobody takes it any more
+			_ = ch.Close()
+			return ended(ctx)
+		}
+		opened = ch
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open channel: %w", err)
+	}
+	return opened, nil
+}
+
+// lossOr returns why the connection was lost when that is the true reason of err, which then only says "closed".
+func (s *session) lossOr(err error) error {
+	if !errors.Is(err, amqp.ErrClosed) || !s.conn.IsClosed() {
+		return err
+	}
+	select {
+	case <-s.lost():
+		return s.cause()
+	case <-time.After(time.Second): // the watcher is told right after the connection is marked closed
+		return err
+	}
+}
+
+// onChannel runs f on a throw-away channel: a refusal closes that one alone.
+func (s *session) onChannel(ctx context.Context, f func(ch *amqp.Channel) error) error {
+	return s.do(ctx, func(context.Context) error {
+		ch, err := s.conn.Channel()
+		if err != nil {
+			return s.lossOr(err)
+		}
+		defer func() { _ = ch.Close() }() // closed already when f was refused
+		return s.lossOr(f(ch))
+	})
+}
+
+// close ends the connection: politely until the deadline, then by dropping the socket. It returns when nothing of the
+// session runs any more.
+func (s *session) close(deadline time.Time) error {
+	var err error
+	if time.Until(deadline) > 0 && s.alive() {
+		err = s.conn.CloseDeadline(deadline)
+	}
+	s.sock.Kill()
+	s.wg.Wait()
+	if errors.Is(err, amqp.ErrClosed) {
+		return nil
+	}
+	return err
+}

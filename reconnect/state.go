@@ -1,0 +1,151 @@
+package reconnect
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// State is the state of a link or of a supervised function, as data: it compares, prints and encodes to JSON.
+type State struct {
+	// Name is "publishing" or "consuming" for a link, otherwise the name given to Supervise.
+	Name string
+	// Phase of a link: connecting, connected, blocked (the broker has a resource alarm), closed. Of a supervised
+	// function: starting (waiting for its channel), running, and what it reports: consuming, waiting, paused. A link
+	// that nothing has used yet has no State.
+	Phase string
+	// Since is when the phase began.
+	Since time.Time
+	// Attempts is how often in a row it was tried to leave connecting or starting.
+	Attempts int
+	// NextTry is when that is tried again; zero when it is being tried, or nothing has to be.
+	NextTry time.Time
+	// Reason says why it is not connected, running or consuming, or was not the last time; empty when all is well.
+	Reason string
+}
+
+const (
+	phaseConnecting = "connecting"
+	phaseConnected  = "connected"
+	phaseBlocked    = "blocked"
+	phaseClosed     = "closed"
+)
+
+// board holds the states and tells the hook about their changes.
+type board struct {
+	hook func(State)
+
+	mu      sync.Mutex
+	states  map[any]State // by the one it is about: a link's role or a *worker
+	order   []any
+	pending []any         // whose change the hook was not told yet, oldest first, each once
+	wake    chan struct{} // capacity 1
+	stop    chan struct{}
+	stopped chan struct{}
+}
+
+func newBoard(hook func(State)) *board {
+	b := &board{hook: hook, states: map[any]State{}, wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+	if hook == nil {
+		close(b.stopped)
+		return b
+	}
+	go b.tell()
+	return b
+}
+
+// set records the state of a link.
+func (b *board) set(role string, s State) {
+	s.Name = role
+	b.put(role, s)
+}
+
+// put records a state; Since is kept when only the details of a phase changed.
+func (b *board) put(who any, s State) {
+	b.mu.Lock()
+	old, known := b.states[who]
+	if known && old.Phase == s.Phase {
+		s.Since = old.Since
+	} else {
+		s.Since = time.Now()
+	}
+	if !s.NextTry.After(time.Now()) {
+		s.NextTry = time.Time{}
+	}
+	if !known {
+		b.order = append(b.order, who)
+	}
+	b.states[who] = s
+	if b.hook != nil && (!known || old != s) && !slices.Contains(b.pending, who) {
+		b.pending = append(b.pending, who)
+	}
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *board) remove(who any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.states, who)
+	b.order = slices.DeleteFunc(b.order, func(o any) bool { return o == who })
+}
+
+// all returns the states, links first, in the order in which they appeared.
+func (b *board) all() []State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var links, workers []State
+	for _, who := range b.order {
+		if _, isLink := who.(string); isLink {
+			links = append(links, b.states[who])
+		} else {
+			workers = append(workers, b.states[who])
+		}
+	}
+	return append(links, workers...)
+}
+
+// tell calls the hook, outside every lock, until close has been called and nothing is pending.
+func (b *board) tell() {
+	defer close(b.stopped)
+	for {
+		if s, ok := b.next(); ok {
+			b.hook(s)
+			continue
+		}
+		select {
+		case <-b.wake:
+		case <-b.stop:
+			if s, ok := b.next(); ok {
+				b.hook(s)
+				continue
+			}
+			return
+		}
+	}
+}
+
+func (b *board) next() (State, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.pending) > 0 {
+		who := b.pending[0]
+		b.pending = b.pending[1:]
+		if s, ok := b.states[who]; ok {
+			return s, true
+		}
+	}
+	return State{}, false
+}
+
+// close ends the teller after what is pending, and waits for it.
+func (b *board) close(deadline <-chan time.Time) {
+	close(b.stop)
+	select {
+	case <-b.stopped:
+	case <-deadline: // a hook that never returns is its owner's
+	}
+}

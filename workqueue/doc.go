@@ -1,0 +1,57 @@
+// Package workqueue is one queue and many workers, each message to exactly one of them: the way to spread jobs over
+// processes that may come, go and crash.
+//
+//	Producer ──┐                     ┌── Worker (channel 1..n)
+//	Producer ──┼──> [ name ] ────────┼── Worker
+//	Producer ──┘       │ failed      └── Worker
+//	                   v
+//	             [ name.dlq ]
+//
+// A minimal program:
+//
+//	conn, err := reconnect.Dial(ctx, url, reconnect.Config{})
+//	images := workqueue.Queue{Name: "images.to-process"}
+//	producer, err := workqueue.NewProducer(conn, images, reconnect.PublisherConfig{})
+//	err = producer.PublishJSON(ctx, Image{ID: 42})
+//	worker, err := workqueue.NewWorker(conn, images, workqueue.JSON(resize), workqueue.WorkerConfig{Concurrency: 20})
+//	err = worker.Run(ctx)
+//
+// # Guarantees
+//
+// A message whose publish returned nil is handled at least once, or ends in the dead-letter queue. It may be handled more
+// than once: after a lost connection, or when its worker died before the acknowledgement arrived. Handlers that must not
+// repeat their effect look at MessageId, which stays the same over every resend. The order of messages is kept only by a
+// queue with SingleActiveConsumer, and by the one handler at a time of a single worker with Concurrency 1 that never fails.
+//
+// A failing message never goes back to the queue at once, so it cannot spin. A handler that crashes the process again and
+// again ends at the queue's DeliveryLimit. Messages that were only waiting in a crashed worker's prefetch count as
+// delivered too, which is why Prefetch is small by default and grows with success.
+//
+// # Topology
+//
+// The queue is durable, of type quorum, with x-delivery-limit 20, overflow reject-publish, and at-least-once
+// dead-lettering through the default exchange to "<name>.dlq", itself a quorum queue without limits. A classic queue
+// (Classic, MaxPriority) has no delivery limit, and failures are copied to the dead-letter queue with a confirm. Messages
+// in a dead-letter queue stay there until somebody takes them out.
+//
+// Rights that a user needs: configure on the queue and its dead-letter queue (unless Declare is Passive or Skip), write on
+// the queue's dead-letter exchange (amq.default unless DeadLetterExchange is set) to declare and, for producers, write on
+// amq.default; read on the queue to consume and, with DeadLetterExchange, read on that exchange and write on the
+// dead-letter queue to bind it.
+//
+// # Reconnection
+//
+// Producers wait through reconnects and send again what was not confirmed; workers consume again on fresh channels, with
+// the topology declared anew. What was being handled when a connection was lost comes again.
+//
+// # Errors
+//
+// Publishing returns the errors of package reconnect. Run returns nil after a shutdown in time, *reconnect.TopologyError
+// when the queue exists with other arguments or may not be used, and reconnect.ErrClosed. While a worker cannot consume,
+// Conn.State says why.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use. A Worker with Concurrency n holds n channels of the Conn's consuming link and runs
+// at most n handlers.
+package workqueue

@@ -1,0 +1,206 @@
+package workqueue_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/workqueue"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience is how long a test waits for what must happen; far above what it takes.
+const patience = 30 * time.Second
+
+// setup is a queue of its own, a Conn of its own, and what is needed to look at both.
+type setup struct {
+	t      *testing.T
+	broker *testenv.Broker
+	url    string
+	conn   *reconnect.Conn
+	name   string // the Conn's, by which the broker's side of it is found
+	queue  workqueue.Queue
+}
+
+// newSetup makes a setup on the run's shared broker.
+func newSetup(t *testing.T, q workqueue.Queue) *setup {
+	t.Helper()
+	broker := testenv.Shared(t)
+	return newSetupOn(t, broker, broker.URL(), q)
+}
+
+func newSetupOn(t *testing.T, broker *testenv.Broker, url string, q workqueue.Queue) *setup {
+	t.Helper()
+	q.Name = testenv.Name(t, "jobs")
+	s := &setup{t: t, broker: broker, url: url, name: testenv.Name(t, "conn"), queue: q}
+	s.conn = s.dial(s.name)
+	t.Cleanup(func() {
+		broker.DeleteQueue(t, q.Name)
+		broker.DeleteQueue(t, q.DeadLetterQueue())
+	})
+	return s
+}
+
+// dial opens a further Conn. Its pauses are short, since the tests cut it much more often than a link that fails should
+// be dialed.
+func (s *setup) dial(name string) *reconnect.Conn {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	conn, err := reconnect.Dial(ctx, s.url, reconnect.Config{Name: name, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+		Heartbeat: 2 * time.Second, Logger: quiet})
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, conn.Close(context.Background())) })
+	return conn
+}
+
+func (s *setup) producer(cfg reconnect.PublisherConfig) *workqueue.Producer {
+	s.t.Helper()
+	p, err := workqueue.NewProducer(s.conn, s.queue, cfg)
+	require.NoError(s.t, err)
+	return p
+}
+
+// publish sends n messages with the ids 0 to n-1.
+func (s *setup) publish(n int) {
+	s.t.Helper()
+	msgs := make([]amqp.Publishing, n)
+	for i := range msgs {
+		msgs[i] = amqp.Publishing{MessageId: strconv.Itoa(i), Body: []byte("job " + strconv.Itoa(i))}
+	}
+	require.NoError(s.t, s.producer(reconnect.PublisherConfig{}).PublishBatch(s.t.Context(), msgs))
+}
+
+// start runs a worker on conn until the returned function is called, which waits for it and returns Run's error.
+func (s *setup) start(conn *reconnect.Conn, h workqueue.Handler, cfg workqueue.WorkerConfig) (stop func() error) {
+	s.t.Helper()
+	w, err := workqueue.NewWorker(conn, s.queue, h, cfg)
+	require.NoError(s.t, err)
+	return run(s.t, w)
+}
+
+func run(t *testing.T, w *workqueue.Worker) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(patience):
+			return fmt.Errorf("Run did not return within %v", patience)
+		}
+	})
+	t.Cleanup(func() { _ = stop() })
+	select {
+	case <-w.Ready():
+	case err := <-done:
+		require.NoError(t, err, "Run ended before it was ready")
+	case <-time.After(patience):
+		require.Fail(t, "worker not ready in time")
+	}
+	return stop
+}
+
+// depth is the number of messages in a queue, unacknowledged ones included.
+func (s *setup) depth(queue string) int {
+	s.t.Helper()
+	info := s.broker.Queue(s.t, queue)
+	return info.Ready + info.Unacked
+}
+
+// settled waits until the queue is empty.
+func (s *setup) settled() {
+	s.t.Helper()
+	testenv.Eventually(s.t, patience, func() bool { return s.depth(s.queue.Name) == 0 }, "queue %s empty", s.queue.Name)
+}
+
+// runs counts how often each message was handled.
+type runs struct {
+	mu    sync.Mutex
+	byID  map[string]int
+	order []string
+}
+
+func newRuns() *runs { return &runs{byID: map[string]int{}} }
+
+func (r *runs) add(d amqp.Delivery) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byID[d.MessageId]++
+	r.order = append(r.order, d.MessageId)
+}
+
+func (r *runs) total() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.order)
+}
+
+func (r *runs) of(id string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
+}
+
+// distinct is the number of messages handled at least once.
+func (r *runs) distinct() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.byID)
+}
+
+// most is the greatest number of runs of one message.
+func (r *runs) most() (most int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.byID {
+		most = max(most, n)
+	}
+	return most
+}
+
+// firsts are the ids in the order in which they were handled for the first time.
+func (r *runs) firsts() (out []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := map[string]bool{}
+	for _, id := range r.order {
+		if !seen[id] {
+			seen[id] = true
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func ids(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = strconv.Itoa(i)
+	}
+	return out
+}
+
+// work pretends to work for d, as a handler that obeys its context does.
+func work(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

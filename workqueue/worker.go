@@ -1,0 +1,137 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/consume"
+	"github.com/warrenmq/warren/internal/wire"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// WorkerConfig says how a Worker consumes. The zero value is one handler at a time, one message fetched at a time, which
+// is fair for long jobs: a message goes to a worker that is free. For short jobs raise Prefetch.
+type WorkerConfig struct {
+	// Concurrency is the number of handlers that run at once, each with a channel of its own on which messages are
+	// handled in order. Default 1.
+	Concurrency int
+
+	// Prefetch is how many messages each of them holds at most, 1 to 65535. Above 1 a worker begins with one and
+	// doubles while handlers finish, and acknowledges several messages at once. Default 1; for a batch worker twice the
+	// BatchSize.
+	Prefetch int
+
+	// HandlerTimeout ends a handler's context; times Prefetch it must not exceed the Conn's ConsumerTimeout, which the
+	// broker enforces by closing the channel. -1: none. Default 5/6 of ConsumerTimeout over Prefetch: 25 min.
+	HandlerTimeout time.Duration
+
+	// ShutdownTimeout is how long handlers may go on after Run's context has ended. Default 30 s.
+	ShutdownTimeout time.Duration
+
+	// PerSecond is how many handlers all of this Worker may start in a second. Default: no limit.
+	PerSecond float64
+
+	// BatchSize and BatchWait say when a batch is handed to a BatchHandler: with BatchSize messages, or BatchWait after
+	// the first. Defaults 100 and 50 ms.
+	BatchSize int
+	BatchWait time.Duration
+}
+
+// Worker handles the messages of one queue. Any number of Workers, in any number of processes, may share a queue; each
+// message goes to one of them.
+type Worker struct {
+	loop *consume.Loop
+}
+
+// NewWorker returns a Worker that hands each message of q to h. It does no I/O. It returns every fault of q and cfg at
+// once, each naming its field.
+func NewWorker(conn *reconnect.Conn, q Queue, h Handler, cfg WorkerConfig) (*Worker, error) {
+	return newWorker(conn, q, cfg, func(c *consume.Config) {
+		c.Handler = h
+	}, errors.Join(notNil("handler", h == nil), unset("BatchSize", cfg.BatchSize != 0), unset("BatchWait", cfg.BatchWait != 0)))
+}
+
+// NewBatchWorker returns a Worker that hands the messages of q to h in batches, which are settled together.
+func NewBatchWorker(conn *reconnect.Conn, q Queue, h BatchHandler, cfg WorkerConfig) (*Worker, error) {
+	return newWorker(conn, q, cfg, func(c *consume.Config) {
+		c.Batch, c.BatchSize, c.BatchWait = h, cfg.BatchSize, cfg.BatchWait
+	}, notNil("handler", h == nil))
+}
+
+func newWorker(conn *reconnect.Conn, q Queue, cfg WorkerConfig, handler func(*consume.Config), faults error) (*Worker, error) {
+	if conn == nil {
+		return nil, errors.New("workqueue: worker: conn: nil")
+	}
+	faults = errors.Join(q.validate(), faults)
+	deadLetter, err := deadLetterer(conn, q)
+	faults = errors.Join(faults, err)
+	common, topology := conn.Config(), q.Topology()
+	c := consume.Config{
+		Name: q.Name, Queue: q.Name,
+		Concurrency: cfg.Concurrency, Prefetch: cfg.Prefetch,
+		SlowStart: !q.SingleActiveConsumer, Ordered: q.SingleActiveConsumer,
+		HandlerTimeout: cfg.HandlerTimeout, ShutdownTimeout: cfg.ShutdownTimeout, PerSecond: cfg.PerSecond,
+		AbandonAfter: common.AbandonAfter, ConsumerTimeout: common.ConsumerTimeout, MaxBody: common.MaxBody,
+		Supervise: func(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {
+			return conn.Supervise(ctx, name, topology, fn)
+		},
+		DeadLetter: deadLetter,
+		Logger:     common.Logger,
+	}
+	handler(&c)
+	if faults == nil {
+		var loop *consume.Loop
+		if loop, faults = consume.New(c); faults == nil {
+			return &Worker{loop}, nil
+		}
+	}
+	return nil, fmt.Errorf("workqueue: worker of queue %q: %w", q.Name, faults)
+}
+
+// deadLetterer returns how failures of a classic queue reach the dead-letter queue: by a confirmed copy, since the broker
+// itself moves them at most once. A quorum queue does it safely, and the loop only rejects.
+func deadLetterer(conn *reconnect.Conn, q Queue) (func(context.Context, amqp.Delivery, error) error, error) {
+	if !q.classic() || q.NoDeadLetter {
+		return nil, nil
+	}
+	pub, err := conn.NewPublisher(reconnect.PublisherConfig{Shared: true})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, d amqp.Delivery, _ error) error {
+		return pub.Publish(ctx, q.DeadLetterExchange, q.DeadLetterQueue(), wire.Copy(d))
+	}, nil
+}
+
+// Run consumes until ctx ends, through every loss of its channels and connections. Then it takes nothing new, lets
+// started handlers finish for up to ShutdownTimeout, settles, hands back what was not started, and returns nil, or an
+// error that counts the handlers it had to abandon. It returns earlier only for what cannot be mended: a
+// *reconnect.TopologyError, or reconnect.ErrClosed. It may be called again afterwards, but not twice at once.
+func (w *Worker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
+
+// Ready returns a channel that is closed once every handler's channel has consumed for the first time.
+func (w *Worker) Ready() <-chan struct{} { return w.loop.Ready() }
+
+// Pause makes the Worker take nothing new; what it has not started goes back to the queue. It does not wait.
+func (w *Worker) Pause() { w.loop.Pause() }
+
+// Resume ends a Pause.
+func (w *Worker) Resume() { w.loop.Resume() }
+
+func notNil(what string, isNil bool) error {
+	if isNil {
+		return fmt.Errorf("%s: nil", what)
+	}
+	return nil
+}
+
+func unset(field string, set bool) error {
+	if set {
+		return fmt.Errorf("%s: only for a batch worker", field)
+	}
+	return nil
+}
