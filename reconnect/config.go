@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -81,6 +83,7 @@ type Config struct {
 }
 
 const (
+	maxName                = 200
 	defaultHeartbeat       = 10 * time.Second
 	defaultDialTimeout     = 10 * time.Second
 	defaultBackoffMin      = 100 * time.Millisecond
@@ -94,8 +97,11 @@ const (
 func (cfg Config) validate() error {
 	var faults []error
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if len(cfg.Name) > 200 {
-		bad("Name: %d bytes, at most 200", len(cfg.Name))
+	if len(cfg.Name) > maxName {
+		bad("Name: %d bytes, at most %d", len(cfg.Name), maxName)
+	}
+	if !utf8.ValidString(cfg.Name) {
+		bad("Name: not valid UTF-8")
 	}
 	if cfg.Heartbeat != 0 && (cfg.Heartbeat < time.Second || cfg.Heartbeat > 65535*time.Second) {
 		bad("Heartbeat: %v, must be between 1s and 65535s", cfg.Heartbeat)
@@ -124,8 +130,8 @@ func (cfg Config) validate() error {
 		bad("TLSFunc: set beside TLS, only one of them can hold")
 	}
 	for i, host := range cfg.Hosts {
-		if host == "" {
-			bad("Hosts: number %d is empty", i)
+		if name, port, err := net.SplitHostPort(host); host == "" || err == nil && (name == "" || port == "") {
+			bad("Hosts: number %d, %q, is neither host nor host:port", i, host)
 		}
 	}
 	return errors.Join(faults...)
@@ -167,5 +173,5 @@ func defaultName() string {
 		host = "unknown"
 	}
 	name := filepath.Base(os.Args[0]) + "@" + host
-	return name[:min(len(name), 200)]
+	return strings.ToValidUTF8(name[:min(len(name), maxName)], "")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -32,13 +31,13 @@ type Conn struct {
 	sharedMu sync.Mutex
 	shared   map[PublisherConfig]*Publisher // those with Shared set
 
+	exchanges exchanges // what publishes have learned, for all publishers
+	refused   refusals
+
 	closing  sync.Once
 	closed   chan struct{} // closed when Close has done its work
 	closeErr error         // read after closed
 }
-
-// closeBound is how long Close takes at most, whatever its context says.
-const closeBound = 30 * time.Second
 
 // Dial connects to the broker at url, amqp[s]://user:password@host:port/vhost, and returns when the publishing link is up
 // (with Config.Lazy at once). While no broker can be reached it tries again, with backoff, until ctx ends; a bad url or
@@ -80,23 +79,22 @@ func (c *Conn) Declare(ctx context.Context, t Topology) error {
 	}
 	defer c.calls.leave()
 	items, err := c.admit(t)
+	if err == nil {
+		err = c.declare(ctx, c.declaringLink(items), items)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("reconnect: declare: %w", err)
 	}
-	l := c.publishing
-	if c.consuming.started() || hasExclusive(items) {
-		l = c.consuming
-	}
-	return c.declare(ctx, l, items)
+	return nil
 }
 
 // admit turns t into what is to be declared, or says what is wrong with it.
 func (c *Conn) admit(t Topology) ([]item, error) {
 	items, err := t.items(c.cfg.Declare)
 	if err != nil {
-		return nil, fmt.Errorf("reconnect: topology: %w", err)
+		return nil, fmt.Errorf("topology: %w", err)
 	}
-	return items, c.registry.admit(items)
+	return c.registry.admit(items)
 }
 
 // declare declares items on l, again after a loss of the connection, and remembers what succeeded.
@@ -104,7 +102,7 @@ func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
 	for {
 		s, err := l.session(ctx, false)
 		if err != nil {
-			return fmt.Errorf("reconnect: declare: %w", err)
+			return err
 		}
 		faults := s.declared.all(ctx, items)
 		if len(faults) > 0 && !s.alive() && ctx.Err() == nil {
@@ -187,31 +185,48 @@ func notEmpty(field, value string) error {
 	return nil
 }
 
-// readingLink is the link for questions: the consuming one when it is in use, since an alarm does not stop it.
+// declaringLink is the link on which items are declared.
+func (c *Conn) declaringLink(items []item) *link {
+	if hasExclusive(items) {
+		return c.consuming
+	}
+	return c.readingLink()
+}
+
+// readingLink is the link for questions: the consuming one when it is in use or the other is blocked, since an alarm does
+// not stop it.
 func (c *Conn) readingLink() *link {
 	if c.consuming.started() {
 		return c.consuming
+	}
+	if s, _ := c.publishing.now(); s != nil {
+		if until, _ := s.blocking(); until != nil {
+			return c.consuming
+		}
 	}
 	return c.publishing
 }
 
 // Ping makes a round trip to the broker on each link in use and returns what is down, or which supervised function has no
-// channel, as one joined error; nil means that all works. It is bounded by ctx. While the broker blocks publishers the
-// publishing link does not answer.
+// channel, as one joined error; nil means that all works. It is bounded by ctx. A publishing link that the broker blocks
+// is down, and reported at once, with ErrBlocked.
 func (c *Conn) Ping(ctx context.Context) error {
 	if !c.calls.enter() {
 		return ErrClosed
 	}
 	defer c.calls.leave()
-	var faults []error
-	for _, l := range []*link{c.publishing, c.consuming} {
+	var wg sync.WaitGroup
+	links := []*link{c.publishing, c.consuming}
+	faults := make([]error, len(links))
+	for i, l := range links {
 		if l.started() {
-			faults = append(faults, l.ping(ctx))
+			wg.Go(func() { faults[i] = l.ping(ctx) })
 		}
 	}
+	wg.Wait()
 	for _, s := range c.board.all() {
-		if s.Phase == phaseStarting || s.Phase == phaseWaiting {
-			faults = append(faults, fmt.Errorf("reconnect: %s: %s: %s", s.Name, s.Phase, s.Reason))
+		if s.Phase == phaseStarting {
+			faults = append(faults, fmt.Errorf("reconnect: %s: no channel: %s", s.Name, s.Reason))
 		}
 	}
 	return errors.Join(faults...)
@@ -220,7 +235,11 @@ func (c *Conn) Ping(ctx context.Context) error {
 func (l *link) ping(ctx context.Context) error {
 	s, err := l.now()
 	if err == nil {
-		err = s.onChannel(ctx, func(*amqp.Channel) error { return nil })
+		if until, reason := s.blocking(); until != nil {
+			err = fmt.Errorf("%w: %s", ErrBlocked, reason)
+		} else {
+			err = s.onChannel(ctx, func(*amqp.Channel) error { return nil })
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("reconnect: %s link: %w", l.role, err)
@@ -233,64 +252,3 @@ func (c *Conn) State() []State { return c.board.all() }
 
 // Config returns the configuration in force, with its defaults filled in.
 func (c *Conn) Config() Config { return c.cfg }
-
-// Close ends everything that stands on c: supervised functions drain and return ErrClosed, publishes in progress get
-// their confirmations, then both connections are closed. It is bounded by ctx and by 30 s, whichever is first; what is not
-// done by then is cut off and counted in the error. Close may be called again and concurrently: it always waits for, and
-// returns, the outcome of the first. Afterwards nothing is dialed and no goroutine of c is left.
-func (c *Conn) Close(ctx context.Context) error {
-	c.closing.Do(func() { go c.close(ctx) })
-	select {
-	case <-c.closed:
-		return c.closeErr
-	case <-ctx.Done():
-	}
-	// close is bounded by the first caller's context and needs a moment to cut off what is left; this caller's may be
-	// over, but a Close that returns while goroutines still run would be no Close.
-	grace := time.NewTimer(time.Second)
-	defer grace.Stop()
-	select {
-	case <-c.closed:
-		return c.closeErr
-	case <-grace.C:
-		return fmt.Errorf("reconnect: close: %w", ended(ctx))
-	}
-}
-
-func (c *Conn) close(ctx context.Context) {
-	defer close(c.closed)
-	ctx, cancel := context.WithTimeout(ctx, closeBound)
-	defer cancel()
-	c.end(ErrClosed)
-	workers := c.workers.shut(ctx)
-	calls := c.calls.shut(ctx)
-	deadline := time.Now().Add(closeBound)
-	if d, ok := ctx.Deadline(); ok {
-		deadline = d
-	}
-	if ctx.Err() != nil {
-		deadline = time.Now()
-	}
-	var wg sync.WaitGroup
-	faults := make([]error, 2)
-	for i, l := range []*link{c.publishing, c.consuming} {
-		wg.Go(func() { faults[i] = l.close(deadline) })
-	}
-	wg.Wait()
-	if workers > 0 || calls > 0 {
-		faults = append(faults, fmt.Errorf("%d supervised functions and %d calls were cut off: %w", workers, calls, ended(ctx)))
-		c.awaitCutOff()
-	}
-	c.board.close(time.After(time.Second))
-	if err := errors.Join(faults...); err != nil {
-		c.closeErr = fmt.Errorf("reconnect: close: %w", err)
-	}
-}
-
-// awaitCutOff gives what was cut off the moment it takes to notice: its links are gone.
-func (c *Conn) awaitCutOff() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	c.calls.shut(ctx)
-	c.workers.shut(ctx)
-}

@@ -3,10 +3,7 @@ package reconnect
 import (
 	"context"
 	"errors"
-	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,13 +14,20 @@ import (
 // declarations is what has been declared on one session, and what could not be.
 type declarations struct {
 	session *session
-	probe   func(context.Context, Exchange) error // for kinds that may not exist
-	turn    chan struct{}                         // one declares at a time; a lock whose wait ends with a context
+	risks   *risks
+	apart   func(context.Context, item) error // declares on a connection of its own
+	turn    chan struct{}                     // one declares at a time; a lock whose wait ends with a context
 
 	mu     sync.Mutex
-	done   map[entity]bool
+	done   map[entity]mark
 	failed map[entity]failure
 	faults atomic.Int32 // len(failed), so that a publish does not take the lock
+}
+
+// mark says in which way an entity was declared, or that it was removed.
+type mark struct {
+	mode    Declare
+	removed bool
 }
 
 type failure struct {
@@ -33,18 +37,56 @@ type failure struct {
 }
 
 func newDeclarations(s *session) *declarations {
-	return &declarations{session: s, turn: make(chan struct{}, 1), done: map[entity]bool{}, failed: map[entity]failure{}}
+	return &declarations{session: s, risks: newRisks(), turn: make(chan struct{}, 1),
+		done: map[entity]mark{}, failed: map[entity]failure{}}
 }
+
+// take waits for the caller's turn to declare.
+func (d *declarations) take(ctx context.Context) error {
+	select {
+	case d.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+func (d *declarations) release() { <-d.turn }
 
 // all declares the items, whether or not they were before, and returns what failed. It ends early when the connection is
 // lost.
 func (d *declarations) all(ctx context.Context, items []item) []error {
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	case <-ctx.Done():
-		return []error{ended(ctx)}
+	if err := d.take(ctx); err != nil {
+		return []error{err}
 	}
+	defer d.release()
+	return d.each(ctx, items)
+}
+
+// missing declares those of the items that were not yet declared on this session.
+func (d *declarations) missing(ctx context.Context, items []item) []error {
+	rest := d.lacking(items)
+	if len(rest) == 0 {
+		return nil
+	}
+	if err := d.take(ctx); err != nil {
+		return []error{err}
+	}
+	defer d.release()
+	return d.each(ctx, d.lacking(items)) // others may have declared the same meanwhile
+}
+
+func (d *declarations) lacking(items []item) []item {
+	var out []item
+	for _, it := range items {
+		if !d.has(it) {
+			out = append(out, it)
+		}
+	}
+	return out
+}
+
+func (d *declarations) each(ctx context.Context, items []item) []error {
 	var faults []error
 	for rest := items; len(rest) > 0; {
 		n, err := d.some(ctx, rest)
@@ -57,22 +99,6 @@ func (d *declarations) all(ctx context.Context, items []item) []error {
 		rest = rest[n:]
 	}
 	return faults
-}
-
-// missing declares those of the items that were not yet declared on this session.
-func (d *declarations) missing(ctx context.Context, items []item) []error {
-	d.mu.Lock()
-	var rest []item
-	for _, it := range items {
-		if !d.done[it.entity] || it.unbind {
-			rest = append(rest, it)
-		}
-	}
-	d.mu.Unlock()
-	if len(rest) == 0 {
-		return nil
-	}
-	return d.all(ctx, rest)
 }
 
 // some declares items on one channel until one is refused, which closes the channel, and returns how many it got through,
@@ -103,30 +129,67 @@ func (d *declarations) some(ctx context.Context, items []item) (n int, err error
 	return p.n, p.err
 }
 
-// one declares one item and records the outcome, unless it is that the connection was lost.
+// one declares one item and records the outcome, unless it is that the connection was lost or ctx has ended.
 func (d *declarations) one(ctx context.Context, ch *amqp.Channel, it item) error {
-	err := d.session.lossOr(it.declare(ctx, ch, d.probe))
-	if err != nil && !d.session.alive() {
+	err := d.declare(ctx, ch, it)
+	switch {
+	case err == nil:
+	case !d.session.alive():
+		d.risks.note(it, err)
 		return err
-	}
-	if err != nil {
+	case ctx.Err() != nil:
+		return err
+	default:
 		err = it.explain(err)
 	}
 	d.record(it, err)
 	return err
 }
 
+// declare puts the item on the broker; what may cost the connection is tried on another one first.
+func (d *declarations) declare(ctx context.Context, ch *amqp.Channel, it item) error {
+	if d.risks.has(it) {
+		if err := d.apart(ctx, it); err != nil {
+			return err
+		}
+		d.risks.clear(it)
+	}
+	return d.session.lossOr(it.declare(ch))
+}
+
 func (d *declarations) record(it item, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {
-		d.done[it.entity] = true
+		d.done[it.entity] = mark{it.mode(), it.unbind}
 		delete(d.failed, it.entity)
 	} else {
 		delete(d.done, it.entity)
 		d.failed[it.entity] = failure{it, err, time.Now()}
 	}
 	d.faults.Store(int32(len(d.failed)))
+}
+
+// has reports whether the item was declared on this session, in its mode or a less strict one, or, when it is to be
+// removed, was removed.
+func (d *declarations) has(it item) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, ok := d.done[it.entity]
+	return ok && m.removed == it.unbind && m.mode <= it.mode()
+}
+
+// mendable returns those of the items that could not be declared for a reason that may pass by itself.
+func (d *declarations) mendable(items []item) []item {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []item
+	for _, it := range items {
+		if f, ok := d.failed[it.entity]; ok && !isPermanent(f.err) {
+			out = append(out, it)
+		}
+	}
+	return out
 }
 
 // recheckAfter is how long the verdict on an entity that could not be declared stands before a publish that names it
@@ -143,134 +206,83 @@ func (d *declarations) publishable(ctx context.Context, exchange, key string) er
 	if exchange == "" {
 		name = queueEntity(key)
 	}
+	if _, err := d.verdict(name); err == nil || !d.stale(name) {
+		return err
+	}
+	if err := d.take(ctx); err != nil {
+		return err
+	}
+	defer d.release()
+	f, err := d.verdict(name)
+	if err == nil || !d.stale(name) { // another publish has asked meanwhile
+		return err
+	}
+	return errors.Join(d.each(ctx, []item{f})...)
+}
+
+// verdict returns the item that could not be declared, and why.
+func (d *declarations) verdict(name entity) (item, error) {
 	d.mu.Lock()
-	f, failed := d.failed[name]
-	d.mu.Unlock()
-	if !failed {
-		return nil
-	}
-	if time.Since(f.at) < recheckAfter {
-		return f.err
-	}
-	return errors.Join(d.all(ctx, []item{f.item})...)
+	defer d.mu.Unlock()
+	f := d.failed[name]
+	return f.item, f.err
+}
+
+func (d *declarations) stale(name entity) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.failed[name].at) >= recheckAfter
 }
 
 // knows reports whether the exchange was declared on this session, so that it need not be asked for.
 func (d *declarations) knows(exchange string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.done[exchangeEntity(exchange)]
+	_, ok := d.done[exchangeEntity(exchange)]
+	return ok
 }
 
-// declare puts the item on the broker. A refusal closes ch.
-func (it item) declare(ctx context.Context, ch *amqp.Channel, probe func(context.Context, Exchange) error) error {
-	switch {
-	case it.exchange != nil && it.exchange.Declare == Active && !it.exchange.builtin():
-		return probe(ctx, *it.exchange)
-	case it.exchange != nil:
-		return it.exchange.declare(ch)
-	case it.queue != nil:
-		return it.queue.declare(ch)
-	case it.unbind:
-		return it.binding.unbind(ch)
-	default:
-		return it.binding.bind(ch)
-	}
+// risks remembers, across the sessions of a link, what must not be declared on a connection that others use.
+type risks struct {
+	mu       sync.Mutex
+	entities map[entity]bool // whose declaration ended with the loss of the connection
+	kinds    map[string]bool // of exchanges, that are known to exist
 }
 
-func (e Exchange) builtin() bool {
-	return slices.Contains([]string{amqp.ExchangeDirect, amqp.ExchangeFanout, amqp.ExchangeTopic, amqp.ExchangeHeaders}, e.Kind)
+func newRisks() *risks {
+	return &risks{entities: map[entity]bool{}, kinds: map[string]bool{}}
 }
 
-// alternateExchange is the argument behind Exchange.Alternate.
-const alternateExchange = "alternate-exchange"
-
-func (e Exchange) declare(ch *amqp.Channel) error {
-	args := e.Arguments
-	if e.Alternate != "" {
-		args = with(args, alternateExchange, e.Alternate)
-	}
-	switch e.Declare {
-	case Skip:
-		return nil
-	case Passive:
-		return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, false, e.Internal, false, nil)
-	}
-	return ch.ExchangeDeclare(e.Name, e.Kind, true, false, e.Internal, false, args)
+// has reports whether the broker may close the connection on which it is declared. An exchange of a kind that a plugin
+// brings is a risk until one of that kind was declared: a broker without the plugin closes the whole connection (503, up
+// to RabbitMQ 3.13.2).
+func (r *risks) has(it item) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.entities[it.entity] || it.plugin() && !r.kinds[it.exchange.Kind]
 }
 
-func (q Queue) declare(ch *amqp.Channel) error {
-	var err error
-	switch q.Declare {
-	case Active:
-		_, err = ch.QueueDeclare(q.Name, !q.Exclusive, false, q.Exclusive, false, with(q.Arguments, amqp.QueueTypeArg, q.Type))
-	case Passive:
-		_, err = ch.QueueDeclarePassive(q.Name, !q.Exclusive, false, q.Exclusive, false, nil)
-	}
-	return err
-}
-
-func (b Binding) bind(ch *amqp.Channel) error {
-	if b.ToExchange != "" {
-		return ch.ExchangeBind(b.ToExchange, b.Key, b.Exchange, false, b.Arguments)
-	}
-	return ch.QueueBind(b.Queue, b.Key, b.Exchange, false, b.Arguments)
-}
-
-func (b Binding) unbind(ch *amqp.Channel) error {
-	if b.ToExchange != "" {
-		return ch.ExchangeUnbind(b.ToExchange, b.Key, b.Exchange, false, b.Arguments)
-	}
-	return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, b.Arguments)
-}
-
-func with(t amqp.Table, name string, value any) amqp.Table {
-	out := make(amqp.Table, len(t)+1)
-	for k, v := range t {
-		out[k] = v
-	}
-	out[name] = value
-	return out
-}
-
-// inequivalent finds the argument and its two values in the broker's words, which are all it says them in.
-var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
-
-// quoted finds the value in "the value '5' of type 'long'" and in "'true'".
-var quoted = regexp.MustCompile(`^(?:the value )?'(.*?)'(?: of type '.*')?$`)
-
-// explain turns what the broker answered into the error that callers get: a TopologyError for what only a person can
-// mend, otherwise the broker's own error with the entity named.
-func (it item) explain(err error) error {
-	switch amqpCode(err) {
-	case amqp.AccessRefused, amqp.PreconditionFailed, amqp.CommandInvalid:
-		fault := &TopologyError{Entity: it.entity.String(), Err: err}
-		if m := inequivalent.FindStringSubmatch(reason(err)); m != nil {
-			fault.Argument, fault.Wanted, fault.Existing = m[1], unquote(m[2]), unquote(m[3])
-		}
-		return fault
-	}
-	return fmt.Errorf("reconnect: %s: %w", it.entity, err)
-}
-
-func reason(err error) string {
+// note takes err, with which a connection was lost while it was being declared. That may have been the cause: next time
+// it is declared apart.
+func (r *risks) note(it item, err error) {
 	var e *amqp.Error
-	if errors.As(err, &e) {
-		return e.Reason
+	if !errors.As(err, &e) || !e.Server || !slices.Contains(hardErrors, e.Code) {
+		return
 	}
-	return err.Error()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entities[it.entity] = true
 }
 
-func unquote(value string) string {
-	if m := quoted.FindStringSubmatch(strings.TrimSpace(value)); m != nil {
-		return m[1]
+func (r *risks) clear(it item) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.entities, it.entity)
+	if it.plugin() {
+		r.kinds[it.exchange.Kind] = true
 	}
-	return value
 }
 
-// has reports whether the item is declared on this session; a removed binding never is.
-func (d *declarations) has(it item) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.done[it.entity]
-}
+// hardErrors are the codes with which the broker closes a connection because of what was sent on it.
+var hardErrors = []int{amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
+	amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError}

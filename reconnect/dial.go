@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -34,7 +35,13 @@ func newDialer(raw string, cfg Config) (*dialer, error) {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = urlHeartbeat(raw)
 	}
-	return &dialer{uri: uri, cfg: cfg}, nil
+	d := &dialer{uri: uri, cfg: cfg}
+	if uri.Scheme == "amqps" && cfg.TLS == nil && cfg.TLSFunc == nil {
+		if _, err := d.tlsFromURL(); err != nil { // read again at each dial; a wrong path will not mend itself
+			return nil, fmt.Errorf("reconnect: url: %w", err)
+		}
+	}
+	return d, nil
 }
 
 // urlHeartbeat is the interval that the URL's query asks for, or the default: heartbeats are never off.
@@ -62,7 +69,7 @@ func (d *dialer) addresses(ctx context.Context) ([]address, error) {
 		ips := []string{name}
 		if d.cfg.DialContext == nil {
 			var err error
-			if ips, err = net.DefaultResolver.LookupHost(ctx, name); err != nil {
+			if ips, err = d.resolve(ctx, name); err != nil {
 				faults = append(faults, err)
 				continue
 			}
@@ -78,11 +85,18 @@ func (d *dialer) addresses(ctx context.Context) ([]address, error) {
 	return out, nil
 }
 
+func (d *dialer) resolve(ctx context.Context, name string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
+	defer cancel()
+	return net.DefaultResolver.LookupHost(ctx, name)
+}
+
+// split takes a host apart; one without a port has the URL's.
 func (d *dialer) split(host string) (name, port string) {
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		return name, port
 	}
-	return host, strconv.Itoa(d.uri.Port)
+	return strings.Trim(host, "[]"), strconv.Itoa(d.uri.Port)
 }
 
 // opened is a connection right after its handshakes.
@@ -225,11 +239,11 @@ func (d *dialer) config(auth amqp.Authentication, role string) amqp.Config {
 	}
 }
 
-// silentClose is how long RabbitMQ waits before it drops the socket of a client whose credentials it refused.
-const silentClose = 2 * time.Second
+// silentClose is a little less than RabbitMQ waits before it drops the socket of a client whose credentials it refused.
+const silentClose = 2500 * time.Millisecond
 
 // handshakeError makes the true reason visible. The driver takes any loss of the socket after the credentials were sent
-// for wrong credentials; RabbitMQ drops it only after three seconds, so what comes earlier is a broken link.
+// for wrong credentials; RabbitMQ drops it only three seconds later, so what comes earlier is a broken link.
 func handshakeError(ctx context.Context, err error, took time.Duration) error {
 	switch {
 	case ctx.Err() != nil:

@@ -20,7 +20,7 @@ var (
 	ErrRefused = errors.New("reconnect: refused by a queue")
 
 	// ErrBlocked is returned, joined with the context's error, by a publish that ended while the broker was blocking
-	// publishers because of a memory or disk alarm. Without ErrUnknown beside it nothing was sent.
+	// publishers because of a memory or disk alarm. Without ErrUnknown beside it nothing was sent. Ping returns it, too.
 	ErrBlocked = errors.New("reconnect: the broker blocks publishers (resource alarm)")
 
 	// ErrBusy is returned at once, with nothing sent, by a publish that found MaxWaiting calls or MaxWaitingBytes waiting.

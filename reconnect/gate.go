@@ -38,14 +38,13 @@ func (g *gate) leave() {
 func (g *gate) shut(ctx context.Context) int64 {
 	g.isShut.Store(true)
 	for {
-		n := g.inside.Load()
-		if n <= 0 {
+		if g.inside.Load() <= 0 {
 			return 0
 		}
 		select {
 		case <-g.left:
 		case <-ctx.Done():
-			return n
+			return max(g.inside.Load(), 0)
 		}
 	}
 }

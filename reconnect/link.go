@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/warrenmq/warren/internal/backoff"
 )
 
@@ -28,31 +26,37 @@ type link struct {
 	dialer *dialer
 	// remembered is what has to be declared on a new session before it is handed out.
 	remembered func() []item
+	risks      *risks
 	board      *board
 	log        *slog.Logger
 
-	ctx     context.Context // ends with the link
+	ctx     context.Context // ends when the link must dial no more
 	end     context.CancelFunc
 	stopped chan struct{} // closed when run has returned; nil until it was started
+	running *gate         // the goroutines that its sessions started
 
-	mu      sync.Mutex
-	current *session
-	lastErr error         // why there is none
-	changed chan struct{} // closed, and replaced, at each change of the two
-	closed  bool
+	showing sync.Mutex // held while the state of a session is shown, so that the last word is the right one
+
+	mu       sync.Mutex
+	current  *session
+	lastErr  error         // why there is none
+	changed  chan struct{} // closed, and replaced, at each change of these
+	draining bool          // a session that is lost is not replaced
+	closed   bool
 }
 
 func newLink(role string, d *dialer, remembered func() []item, b *board) *link {
 	ctx, end := context.WithCancel(context.Background())
-	return &link{role: role, dialer: d, remembered: remembered, board: b, log: d.cfg.Logger.With("connection", d.cfg.Name, "link", role),
-		ctx: ctx, end: end, changed: make(chan struct{})}
+	return &link{role: role, dialer: d, remembered: remembered, risks: newRisks(), board: b,
+		log: d.cfg.Logger.With("connection", d.cfg.Name, "link", role),
+		ctx: ctx, end: end, running: newGate(), changed: make(chan struct{})}
 }
 
-// start lets the link dial; only the first call has an effect, and none after close.
+// start lets the link dial; only the first call has an effect, and none once it is draining.
 func (l *link) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stopped != nil || l.closed {
+	if l.stopped != nil || l.draining {
 		return
 	}
 	l.stopped = make(chan struct{})
@@ -70,11 +74,11 @@ func (l *link) started() bool {
 func (l *link) session(ctx context.Context, fatal bool) (*session, error) {
 	l.start()
 	for {
-		s, lastErr, changed, closed := l.look()
+		s, lastErr, changed, err := l.look()
 		switch {
-		case closed:
-			return nil, ErrClosed
-		case s != nil && s.alive():
+		case err != nil:
+			return nil, err
+		case s != nil:
 			return s, nil
 		case fatal && lastErr != nil && isRefusal(lastErr):
 			return nil, lastErr
@@ -90,20 +94,25 @@ func (l *link) session(ctx context.Context, fatal bool) (*session, error) {
 // now returns the session in force, without waiting.
 func (l *link) now() (*session, error) {
 	l.start()
-	s, lastErr, _, closed := l.look()
-	switch {
-	case closed:
-		return nil, ErrClosed
-	case s == nil || !s.alive():
-		return nil, notConnected(lastErr, nil)
+	s, lastErr, _, err := l.look()
+	if err == nil && s == nil {
+		err = notConnected(lastErr, nil)
 	}
-	return s, nil
+	return s, err
 }
 
-func (l *link) look() (*session, error, <-chan struct{}, bool) {
+// look returns the session if there is one that lives; else why there is none, what is closed when that changes, and
+// ErrClosed when there never will be another.
+func (l *link) look() (s *session, lastErr error, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.current, l.lastErr, l.changed, l.closed
+	if l.current != nil && l.current.alive() {
+		s = l.current
+	}
+	if l.closed || l.draining && s == nil {
+		return nil, nil, nil, ErrClosed
+	}
+	return s, l.lastErr, l.changed, nil
 }
 
 func notConnected(why, last error) error {
@@ -116,26 +125,32 @@ func notConnected(why, last error) error {
 	return fmt.Errorf("not connected: %w; last error: %w", why, last)
 }
 
-func (l *link) set(s *session, err error) {
+// change makes a change of what mu guards and lets those know who wait for one.
+func (l *link) change(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current, l.lastErr = s, err
+	f()
 	close(l.changed)
 	l.changed = make(chan struct{})
+}
+
+func (l *link) set(s *session, err error) {
+	l.change(func() { l.current, l.lastErr = s, err })
 }
 
 // run is the link's one goroutine.
 func (l *link) run(stopped chan struct{}) {
 	defer close(stopped)
 	pause := backoff.NewCounter(backoff.Policy{Min: l.dialer.cfg.BackoffMin, Max: l.dialer.cfg.BackoffMax})
-	for l.ctx.Err() == nil {
-		s, err := l.connect(pause)
+	var why error // of the last loss
+	for {
+		s, err := l.connect(pause, why)
 		if err != nil {
 			return // closed
 		}
 		select {
 		case <-s.lost():
-			l.lose(s, pause)
+			why = l.lose(s, pause)
 		case <-l.ctx.Done():
 			return // close ends the session
 		}
@@ -143,178 +158,94 @@ func (l *link) run(stopped chan struct{}) {
 }
 
 // lose makes the loss of s known.
-func (l *link) lose(s *session, pause *backoff.Counter) {
+func (l *link) lose(s *session, pause *backoff.Counter) error {
 	held := time.Since(s.born)
 	pause.Lost(held)
 	err := fmt.Errorf("connection lost: %w", s.cause())
 	l.set(nil, err)
-	l.board.set(l.role, State{Phase: phaseConnecting, Reason: err.Error()})
 	l.log.Warn("connection lost", "error", s.cause(), "held", held)
 	s.sock.Kill()
-	s.wg.Wait()
+	return err
 }
 
-// connect dials, round after round, until a session has been made and everything remembered was declared on it.
-func (l *link) connect(pause *backoff.Counter) (*session, error) {
-	var lastErr error
-	for {
+// connect dials, round after round, until a session has been made and everything remembered was declared on it. why is
+// the reason why there is none.
+func (l *link) connect(pause *backoff.Counter, why error) (*session, error) {
+	for refused := false; ; refused = isRefusal(why) {
 		delay := pause.Next()
-		if lastErr != nil && isRefusal(lastErr) {
+		if refused {
 			delay = max(delay, l.dialer.cfg.BackoffMax/2)
 		}
-		l.board.set(l.role, State{Phase: phaseConnecting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: text(lastErr)})
+		l.board.set(l.role, State{Phase: phaseConnecting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: textOf(why)})
 		if err := backoff.Sleep(l.ctx, delay); err != nil {
 			return nil, err
 		}
 		s, err := l.round()
 		if err == nil {
 			l.set(s, nil)
-			l.board.set(l.role, State{Phase: phaseConnected})
+			l.show(s)
 			l.log.Info("connected", "attempts", pause.Attempts())
 			return s, nil
 		}
 		if l.ctx.Err() != nil {
 			return nil, l.ctx.Err()
 		}
-		lastErr = err
+		why = err
 		l.set(nil, err)
 		l.log.Warn("connecting failed", "error", err, "attempts", pause.Attempts())
 	}
 }
 
-// round tries every address once. A refusal outweighs what other addresses say: it is what somebody has to mend.
-func (l *link) round() (*session, error) {
-	to, err := l.dialer.addresses(l.ctx)
-	if err != nil {
-		return nil, err
+// show makes the state of a session that was handed out known: connected or blocked.
+func (l *link) show(s *session) {
+	l.showing.Lock()
+	defer l.showing.Unlock()
+	if now, _, _, _ := l.look(); now != s {
+		return
 	}
-	var first, refusal error
-	for _, addr := range to {
-		s, err := l.try(addr)
-		switch {
-		case err == nil:
-			return s, nil
-		case l.ctx.Err() != nil:
-			return nil, err
-		case isRefusal(err) && refusal == nil:
-			refusal = err
-		case first == nil:
-			first = err
-		}
-	}
-	if refusal != nil {
-		return nil, refusal
-	}
-	return nil, first
-}
-
-func (l *link) try(to address) (*session, error) {
-	o, err := l.dialer.dial(l.ctx, to, l.role)
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", to.network, err)
-	}
-	s := newSession(o, l.blocked)
-	s.declared.probe = func(ctx context.Context, e Exchange) error { return l.probe(ctx, to, e) }
-	if !o.expires.IsZero() {
-		s.wg.Go(func() { l.refresh(s, o.expires) })
-	}
-	// What cannot be declared holds back only those who name it; only a lost connection makes the session useless.
-	for _, err := range s.declared.all(l.ctx, l.own(l.remembered())) {
-		l.log.Error("declaring after a reconnect failed", "error", err)
-	}
-	if !s.alive() || l.ctx.Err() != nil {
-		err := fmt.Errorf("connection to %s lost while declaring: %w", to.network, s.lossOr(amqp.ErrClosed))
-		_ = s.close(time.Now())
-		return nil, err
-	}
-	return s, nil
-}
-
-// probe declares an exchange of a kind that a plugin brings on a connection of its own: a broker without the plugin closes
-// the whole connection (503, up to RabbitMQ 3.13.2).
-func (l *link) probe(ctx context.Context, to address, e Exchange) error {
-	o, err := l.dialer.dial(ctx, to, l.role+"/probe")
-	if err != nil {
-		return err
-	}
-	s := newSession(o, func(string, bool) {})
-	defer func() { _ = s.close(time.Now().Add(time.Second)) }()
-	return s.onChannel(ctx, func(ch *amqp.Channel) error { return e.declare(ch) })
-}
-
-// own leaves out what belongs on the other link.
-func (l *link) own(items []item) []item {
-	if l.role == consumingLink {
-		return items
-	}
-	var out []item
-	for _, it := range items {
-		if !it.exclusive {
-			out = append(out, it)
-		}
-	}
-	return out
-}
-
-func (l *link) blocked(reason string, on bool) {
-	if on {
+	if until, reason := s.blocking(); until != nil {
 		l.board.set(l.role, State{Phase: phaseBlocked, Reason: reason})
-		l.log.Warn("blocked by the broker", "reason", reason)
 		return
 	}
 	l.board.set(l.role, State{Phase: phaseConnected})
-	l.log.Info("no longer blocked by the broker")
 }
 
-// refresh sends new credentials over the living connection before the old ones expire. When the provider fails it is
-// asked again; when the broker refuses, it ends the connection, and the link dials with fresh ones.
-func (l *link) refresh(s *session, expires time.Time) {
-	retry := backoff.NewCounter(backoff.Policy{Min: time.Second, Max: 30 * time.Second})
-	wait := time.Until(expires) * 2 / 3
-	for !expires.IsZero() && backoff.Sleep(s.life, wait) == nil {
-		next, err := l.renew(s)
-		if err != nil {
-			wait = max(retry.Next(), time.Second)
-			l.log.Error("refreshing credentials failed", "error", err, "next", wait)
-			continue
-		}
-		retry.Lost(time.Hour)
-		expires, wait = next, time.Until(next)*2/3
-	}
-}
-
-func (l *link) renew(s *session) (expires time.Time, err error) {
-	auth, expires, err := l.dialer.credentials(s.life)
-	if err != nil {
-		return expires, err
-	}
-	secret := ""
-	switch a := auth.(type) {
-	case *amqp.PlainAuth:
-		secret = a.Password
-	case *amqp.AMQPlainAuth:
-		secret = a.Password
-	default:
-		return time.Time{}, nil // a mechanism without a secret
-	}
-	return expires, s.do(s.life, func(context.Context) error { return s.conn.UpdateSecret(secret, "refresh before expiry") })
-}
-
-// close ends the link and its connection, politely until the deadline. Nothing of it runs afterwards.
-func (l *link) close(deadline time.Time) error {
-	l.mu.Lock()
-	l.closed = true
-	stopped := l.stopped
-	l.mu.Unlock()
+// drain makes the link dial no more. Its session, if there is one, goes on to serve.
+func (l *link) drain() {
+	l.change(func() { l.draining = true })
 	l.end()
-	if stopped != nil {
-		<-stopped
-	}
-	s, _, _, _ := l.look()
-	l.set(nil, ErrClosed)
-	l.board.set(l.role, State{Phase: phaseClosed})
-	if s == nil {
+}
+
+// close ends the link and its connection, politely until the deadline. Nothing of it runs afterwards, unless a function
+// of the user's (Credentials, TLSFunc, DialContext) ignores its context: then the error says so.
+func (l *link) close(deadline time.Time) error {
+	l.drain()
+	if !l.started() {
 		return nil
 	}
-	return s.close(deadline)
+	late := time.NewTimer(time.Until(deadline) + time.Second)
+	defer late.Stop()
+	var faults []error
+	select {
+	case <-l.stopped:
+	case <-late.C:
+		faults = append(faults, fmt.Errorf("%s link: a dial in progress ignores its context", l.role))
+	}
+	var s *session
+	l.change(func() { s, l.current, l.lastErr, l.closed = l.current, nil, ErrClosed, true })
+	if s != nil {
+		faults = append(faults, s.close(deadline))
+	}
+	l.board.set(l.role, State{Phase: phaseClosed})
+	return errors.Join(append(faults, l.awaitRunning())...)
+}
+
+// awaitRunning waits for the goroutines of the link's sessions; all that the driver does has ended with its sockets.
+func (l *link) awaitRunning() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if n := l.running.shut(ctx); n > 0 {
+		return fmt.Errorf("%s link: %d calls ignore that their connection is gone", l.role, n)
+	}
+	return nil
 }

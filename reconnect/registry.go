@@ -18,23 +18,32 @@ type registry struct {
 
 func newRegistry() *registry { return &registry{items: map[entity]item{}} }
 
-// admit checks items against what is remembered: two descriptions of one entity cannot both be on the broker, and which
-// of them wins would depend on who came first.
-func (r *registry) admit(items []item) error {
+// admit checks items against each other and against what is remembered: two descriptions of one entity cannot both be on
+// the broker, and which of them wins would depend on who came first. It returns the items, with bindings to exclusive
+// queues that were declared earlier marked as such.
+func (r *registry) admit(items []item) ([]item, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var faults []error
-	for _, it := range items {
-		if known, ok := r.items[it.entity]; ok {
-			faults = append(faults, it.conflict(known))
+	out := slices.Clone(items)
+	seen := map[entity]item{}
+	for i, it := range out {
+		for _, known := range []map[entity]item{seen, r.items} {
+			if other, ok := known[it.entity]; ok {
+				faults = append(faults, it.conflict(other))
+			}
+		}
+		seen[it.entity] = it
+		if it.binding != nil && r.items[queueEntity(it.binding.Queue)].exclusive {
+			out[i].exclusive = true
 		}
 	}
-	return errors.Join(faults...)
+	return out, errors.Join(faults...)
 }
 
-// remember keeps items; an entity that is there already keeps its place. Removed bindings are forgotten, and what is not
-// declared needs no remembering unless it has to be looked at.
-func (r *registry) remember(items []item) {
+// remember keeps items, and returns those that were not there; an entity that is there keeps its place. Removed bindings
+// are forgotten.
+func (r *registry) remember(items []item) (added []item) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, it := range items {
@@ -45,10 +54,12 @@ func (r *registry) remember(items []item) {
 		case !ok:
 			r.items[it.entity] = it
 			r.order = append(r.order, it.entity)
+			added = append(added, it)
 		case known.mode() > it.mode():
 			r.items[it.entity] = it // we may declare it after all
 		}
 	}
+	return added
 }
 
 func (r *registry) forget(items []item) {
@@ -77,16 +88,6 @@ func (r *registry) all() []item {
 		}
 	}
 	return out
-}
-
-func (it item) mode() Declare {
-	switch {
-	case it.exchange != nil:
-		return it.exchange.Declare
-	case it.queue != nil:
-		return it.queue.Declare
-	}
-	return Active
 }
 
 // properties describes an entity that is to be declared, for comparison.

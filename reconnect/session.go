@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -27,24 +28,39 @@ type session struct {
 	mu        sync.Mutex
 	blocked   string        // the broker's reason while it blocks publishers
 	unblocked chan struct{} // closed when the blocking ends; nil while there is none
-	onBlock   func(reason string, blocked bool)
+	onBlock   func(*session)
 
 	declared *declarations
-
-	wg sync.WaitGroup // everything that talks to the broker on behalf of a caller who may have gone
+	running  *gate // the link's: its goroutines that talk to the broker, on behalf of callers who may have gone
 }
 
-// newSession takes over an open connection. onBlock is called from the session's own goroutine.
-func newSession(o opened, onBlock func(reason string, blocked bool)) *session {
-	s := &session{conn: o.conn, sock: o.sock, user: o.user, born: time.Now(), onBlock: onBlock}
+// newSession takes over an open connection. onBlock is called, from the session's own goroutine, when what blocking
+// returns has changed.
+func newSession(o opened, running *gate, onBlock func(*session)) *session {
+	s := &session{conn: o.conn, sock: o.sock, user: o.user, born: time.Now(), running: running, onBlock: onBlock}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.declared = newDeclarations(s)
 	// Both are registered before anything else uses the connection, and have room: a notification that finds none holds
 	// up the connection's only reader.
 	closed := o.conn.NotifyClose(make(chan *amqp.Error, 1))
 	blockings := o.conn.NotifyBlocked(make(chan amqp.Blocking, 16))
-	s.wg.Go(func() { s.watch(closed, blockings) })
+	if !s.spawn(func() { s.watch(closed, blockings) }) {
+		s.sock.Kill() // the link was closed meanwhile
+		s.end(ErrClosed)
+	}
 	return s
+}
+
+// spawn runs f in a goroutine that the link's close waits for. It does not, and returns false, after that close.
+func (s *session) spawn(f func()) bool {
+	if !s.running.enter() {
+		return false
+	}
+	go func() {
+		defer s.running.leave()
+		f()
+	}()
+	return true
 }
 
 // watch records the alarms and the end of the connection.
@@ -71,7 +87,7 @@ func (s *session) lost() <-chan struct{} { return s.life.Done() }
 // cause says why it is gone.
 func (s *session) cause() error { return context.Cause(s.life) }
 
-// closeError turns what a NotifyClose channel gave into an error; it gives nil for a close that we asked for.
+// closeError turns what a NotifyClose channel gave into an error; it gives ErrClosed for a close that we asked for.
 func closeError(err *amqp.Error) error {
 	if err == nil {
 		return amqp.ErrClosed
@@ -92,7 +108,7 @@ func (s *session) setBlocked(b amqp.Blocking) {
 	s.mu.Unlock()
 	if b.Active != was {
 		s.sock.SetBlocked(b.Active)
-		s.onBlock(b.Reason, b.Active)
+		s.onBlock(s)
 	}
 }
 
@@ -104,6 +120,27 @@ func (s *session) blocking() (until <-chan struct{}, reason string) {
 	return s.unblocked, s.blocked
 }
 
+// awaitUnblocked waits until the broker does not block, ctx ends or the connection is lost. What is asked of a broker
+// that does not read is not answered, and would leave a goroutine and a channel behind for as long as the alarm lasts.
+func (s *session) awaitUnblocked(ctx context.Context) error {
+	for {
+		if ctx.Err() != nil {
+			return ended(ctx)
+		}
+		until, reason := s.blocking()
+		if until == nil {
+			return nil
+		}
+		select {
+		case <-until:
+		case <-s.lost():
+			return s.cause()
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s: %w", ErrBlocked, reason, ended(ctx))
+		}
+	}
+}
+
 // alive reports whether the connection is not known to be gone.
 func (s *session) alive() bool {
 	return s.life.Err() == nil && !s.conn.IsClosed()
@@ -112,11 +149,13 @@ func (s *session) alive() bool {
 // do runs f, which talks to the broker and cannot be interrupted, and waits for it until ctx ends. A call that is given
 // up goes on in the background until the broker answers or the connection ends; f gets a context that tells it so.
 func (s *session) do(ctx context.Context, f func(ctx context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return ended(ctx)
+	if err := s.awaitUnblocked(ctx); err != nil {
+		return err
 	}
 	done := make(chan error, 1)
-	s.wg.Go(func() { done <- f(ctx) })
+	if !s.spawn(func() { done <- f(ctx) }) {
+		return ErrClosed
+	}
 	select {
 	case err := <-done:
 		return err
@@ -128,19 +167,19 @@ func (s *session) do(ctx context.Context, f func(ctx context.Context) error) err
 // channel opens a channel. The caller closes it.
 func (s *session) channel(ctx context.Context) (*amqp.Channel, error) {
 	var opened *amqp.Channel
-	err := s.do(ctx, func(ctx context.Context) error {
+	var met atomic.Bool // set by the opener and by a caller who gives up: the second of them sees to the channel
+	err := s.do(ctx, func(context.Context) error {
 		ch, err := s.conn.Channel()
 		if err != nil {
 			return s.lossOr(err)
 		}
-		if ctx.Err() != nil { // nobody takes it any more
-			_ = ch.Close()
-			return ended(ctx)
-		}
 		opened = ch
+		if met.Swap(true) {
+			_ = ch.Close()
+		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !met.Swap(true) {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
 	return opened, nil
@@ -171,17 +210,20 @@ func (s *session) onChannel(ctx context.Context, f func(ch *amqp.Channel) error)
 	})
 }
 
-// close ends the connection: politely until the deadline, then by dropping the socket. It returns when nothing of the
-// session runs any more.
+// politeFor bounds the wait for the broker's answer to connection.close.
+const politeFor = 5 * time.Second
+
+// close ends the connection: politely, until the deadline, if the broker reads what we send, else by dropping the socket.
 func (s *session) close(deadline time.Time) error {
-	var err error
-	if time.Until(deadline) > 0 && s.alive() {
-		err = s.conn.CloseDeadline(deadline)
+	defer s.sock.Kill()
+	if polite := time.Now().Add(politeFor); deadline.After(polite) {
+		deadline = polite
 	}
-	s.sock.Kill()
-	s.wg.Wait()
-	if errors.Is(err, amqp.ErrClosed) {
+	if until, _ := s.blocking(); until != nil || !time.Now().Before(deadline) || !s.alive() {
 		return nil
 	}
-	return err
+	if err := s.conn.CloseDeadline(deadline); err != nil && !errors.Is(err, amqp.ErrClosed) {
+		return err
+	}
+	return nil
 }

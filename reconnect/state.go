@@ -31,12 +31,20 @@ const (
 	phaseClosed     = "closed"
 )
 
+// at returns s as it is seen at a time: a try that is due is being made.
+func (s State) at(now time.Time) State {
+	if !s.NextTry.After(now) {
+		s.NextTry = time.Time{}
+	}
+	return s
+}
+
 // board holds the states and tells the hook about their changes.
 type board struct {
 	hook func(State)
 
 	mu      sync.Mutex
-	states  map[any]State // by the one it is about: a link's role or a *worker
+	states  map[any]State // by the one it is about: a link's role or a *supervised
 	order   []any
 	pending []any         // whose change the hook was not told yet, oldest first, each once
 	wake    chan struct{} // capacity 1
@@ -57,29 +65,44 @@ func newBoard(hook func(State)) *board {
 // set records the state of a link.
 func (b *board) set(role string, s State) {
 	s.Name = role
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.put(role, s)
 }
 
-// put records a state; Since is kept when only the details of a phase changed.
-func (b *board) put(who any, s State) {
+// add makes room for a supervised function, until remove.
+func (b *board) add(who any, s State) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.put(who, s)
+}
+
+// update records the state of a supervised function, unless that was removed: what it started may outlive it.
+func (b *board) update(who any, s State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.states[who]; known {
+		b.put(who, s)
+	}
+}
+
+// put records a state; Since is kept when only the details of a phase changed. The caller holds mu.
+func (b *board) put(who any, s State) {
 	old, known := b.states[who]
+	s.Since = time.Now()
 	if known && old.Phase == s.Phase {
 		s.Since = old.Since
-	} else {
-		s.Since = time.Now()
-	}
-	if !s.NextTry.After(time.Now()) {
-		s.NextTry = time.Time{}
 	}
 	if !known {
 		b.order = append(b.order, who)
 	}
 	b.states[who] = s
-	if b.hook != nil && (!known || old != s) && !slices.Contains(b.pending, who) {
+	if b.hook == nil || known && old == s {
+		return
+	}
+	if !slices.Contains(b.pending, who) {
 		b.pending = append(b.pending, who)
 	}
-	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -99,10 +122,11 @@ func (b *board) all() []State {
 	defer b.mu.Unlock()
 	var links, workers []State
 	for _, who := range b.order {
+		s := b.states[who].at(time.Now())
 		if _, isLink := who.(string); isLink {
-			links = append(links, b.states[who])
+			links = append(links, s)
 		} else {
-			workers = append(workers, b.states[who])
+			workers = append(workers, s)
 		}
 	}
 	return append(links, workers...)
@@ -135,7 +159,7 @@ func (b *board) next() (State, bool) {
 		who := b.pending[0]
 		b.pending = b.pending[1:]
 		if s, ok := b.states[who]; ok {
-			return s, true
+			return s.at(time.Now()), true
 		}
 	}
 	return State{}, false

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -15,19 +15,18 @@ import (
 	"github.com/warrenmq/warren/internal/report"
 )
 
-const (
-	phaseStarting = report.Starting
-	phaseWaiting  = report.Waiting
-)
+const phaseStarting = report.Starting
 
 // Supervise declares t and runs fn with a channel of its own on the consuming link, and again with a fresh channel, at
 // once and then with backoff, whenever that channel was lost: closed by either side, gone with its connection, or a
 // consumer on it cancelled by the broker. name identifies it in State and in the log.
 //
-// It blocks, and returns nil once ctx has ended and fn has returned; what fn returned while its channel was whole; an
-// error of fn that is permanent (has Permanent() bool returning true); a *TopologyError of t; ErrClosed when the Conn is
-// closed. A passive entity of t that is missing (404) and an exclusive queue that another connection still holds (405)
-// are asked for again with backoff. A panic of fn is recovered and is an error.
+// It blocks, and returns nil once ctx has ended and fn has returned without an error of its own; what fn returned while
+// its channel was whole; an error of fn that is permanent (has Permanent() bool returning true); a *TopologyError of t;
+// ErrClosed when the Conn is closed. A passive entity of t that is missing (404) and an exclusive queue that another
+// connection still holds (405) are asked for again with backoff. A panic of fn is recovered and is an error.
+//
+// What is declared is remembered as by Declare; exclusive queues that only t names, until Supervise returns.
 //
 // fn's context ends with ctx, with the Conn's closing, or when its channel is lost, which is then its cause. fn must not
 // use the channel from two goroutines at once for calls that wait for an answer (declare, consume, qos); it may leave the
@@ -43,15 +42,9 @@ func (c *Conn) SupervisePublishing(ctx context.Context, name string, t Topology,
 }
 
 func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, fn func(context.Context, *amqp.Channel) error) error {
-	if err := errors.Join(notEmpty("name", name), notNil("fn", fn == nil)); err != nil {
-		return fmt.Errorf("reconnect: supervise: %w", err)
-	}
-	items, err := c.admit(t)
+	items, err := c.admitWorker(l, name, t, fn == nil)
 	if err != nil {
 		return fmt.Errorf("reconnect: supervise %q: %w", name, err)
-	}
-	if l.role == publishingLink && hasExclusive(items) {
-		return fmt.Errorf("reconnect: supervise %q: exclusive queues belong on the consuming link", name)
 	}
 	if !c.workers.enter() {
 		return ErrClosed
@@ -61,7 +54,9 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
 	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name)}
+	c.board.add(w, State{Name: name, Phase: phaseStarting})
 	defer c.board.remove(w)
+	defer w.forget()
 	err = w.run(ctx)
 	if err == nil && context.Cause(ctx) == ErrClosed {
 		return ErrClosed
@@ -69,11 +64,16 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	return err
 }
 
-func notNil(what string, isNil bool) error {
-	if isNil {
-		return fmt.Errorf("%s: nil", what)
+func (c *Conn) admitWorker(l *link, name string, t Topology, noFunction bool) ([]item, error) {
+	items, err := c.admit(t)
+	faults := []error{notEmpty("name", name), err}
+	if noFunction {
+		faults = append(faults, errors.New("fn: nil"))
 	}
-	return nil
+	if l.role == publishingLink && hasExclusive(items) {
+		faults = append(faults, errors.New("topology: exclusive queues belong on the consuming link"))
+	}
+	return items, errors.Join(faults...)
 }
 
 // supervised is one running Supervise.
@@ -84,10 +84,17 @@ type supervised struct {
 	items []item
 	fn    func(context.Context, *amqp.Channel) error
 	log   *slog.Logger
+
+	remembered bool
+	added      []item // to what is remembered
 }
 
 // errLost marks an end after which fn is run again.
-type errLost struct{ why error }
+type errLost struct {
+	why  error
+	held time.Duration // how long fn ran
+	fn   error         // what it returned
+}
 
 func (e errLost) Error() string { return e.why.Error() }
 
@@ -98,15 +105,14 @@ func (w *supervised) run(ctx context.Context) error {
 	var why error
 	for {
 		delay := pause.Next()
-		w.state(State{Phase: phaseStarting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: text(why)})
+		w.state(State{Phase: phaseStarting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: textOf(why)})
 		if backoff.Sleep(ctx, delay) != nil {
 			return nil
 		}
-		s, err := w.link.session(ctx, false)
+		s, err := w.session(ctx, pause.Attempts())
 		if err != nil {
 			return unlessEnded(ctx, err)
 		}
-		began := time.Now()
 		err = w.once(ctx, s, s == last)
 		last = s
 		var lost errLost
@@ -114,17 +120,34 @@ func (w *supervised) run(ctx context.Context) error {
 		case !errors.As(err, &lost):
 			return unlessEnded(ctx, err)
 		case ctx.Err() != nil:
-			return nil
+			return unlessEnded(ctx, unlessLost(lost.fn))
 		}
 		why = lost.why
-		pause.Lost(time.Since(began))
+		pause.Lost(lost.held)
 		w.log.Warn("running again", "error", why)
 	}
+}
+
+// session waits for the link, and says so when that takes time.
+func (w *supervised) session(ctx context.Context, attempts int) (*session, error) {
+	if _, err := w.link.now(); err != nil {
+		w.state(State{Phase: phaseStarting, Attempts: attempts, Reason: w.link.role + " link: " + err.Error()})
+	}
+	return w.link.session(ctx, false)
 }
 
 // unlessEnded returns err, but nil when it only says that ctx has ended.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
+}
+
+// unlessLost returns err, but nil when it only says that the channel was lost.
+func unlessLost(err error) error {
+	var e *amqp.Error
+	if errors.As(err, &e) || errors.Is(err, errChannelLost) {
 		return nil
 	}
 	return err
@@ -138,7 +161,7 @@ func (w *supervised) once(ctx context.Context, s *session, again bool) error {
 	}
 	ch, err := s.channel(ctx)
 	if err != nil {
-		return errLost{err}
+		return errLost{why: err}
 	}
 	return w.call(ctx, s, ch)
 }
@@ -155,81 +178,127 @@ func (w *supervised) declare(ctx context.Context, s *session, again bool) error 
 		}
 	}
 	if len(faults) > 0 {
-		return errLost{errors.Join(faults...)}
+		return errLost{why: errors.Join(faults...)}
 	}
-	w.conn.registry.remember(w.items)
+	if !w.remembered { // only once: what is forgotten meanwhile stays forgotten
+		w.remembered, w.added = true, w.conn.registry.remember(w.items)
+	}
 	return nil
 }
 
+// forget ends the redeclaring of exclusive queues that nobody but this function knew of: nobody consumes them any more.
+func (w *supervised) forget() {
+	w.conn.registry.forget(slices.DeleteFunc(w.added, func(it item) bool { return !it.exclusive }))
+}
+
+// Why a channel is lost when no *amqp.Error says it.
+var (
+	errChannelLost       = errors.New("channel lost")
+	errConsumerCancelled = errors.New("a consumer was cancelled by the broker: its queue was deleted or moved")
+	errChannelClosed     = errors.New("channel closed by the function that ran on it")
+)
+
 // call runs fn on ch and says how that ended.
 func (w *supervised) call(ctx context.Context, s *session, ch *amqp.Channel) error {
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	cancelled := ch.NotifyCancel(make(chan string, 8))
 	fnCtx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	lost := make(chan error, 1)
-	watching := make(chan struct{})
-	go func() { // ends with the channel, which is closed below if it is not by then
-		defer close(watching)
-		if err, ok := <-closed; ok {
-			lost <- err
-			end(fmt.Errorf("channel lost: %w", err))
-		}
-	}()
-	var byBroker atomic.Bool
-	cancels := make(chan struct{})
-	go func() {
-		defer close(cancels)
-		for range cancelled {
-			byBroker.Store(true)
-		}
-	}()
-	w.state(State{Phase: report.Running})
-	err := w.protect(report.With(fnCtx, w.report), ch)
-	whole := !ch.IsClosed() && s.alive()
-	if whole {
-		w.closeChannel(ctx, s, ch)
+	closed, cancelled := ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyCancel(make(chan string, 8))
+	if !s.spawn(func() { lost <- watchChannel(closed, cancelled, end) }) {
+		return ErrClosed
 	}
-	<-watching
-	<-cancels
-	end(nil)
+	w.state(State{Phase: report.Running})
+	began := time.Now()
+	err := w.protect(report.With(fnCtx, w.report), ch)
+	held := time.Since(began)
+	whole := !ch.IsClosed() && s.alive()
+	if whole && !w.closeChannel(ctx, s, ch) {
+		return err // it is closed when the broker reads again
+	}
+	why := <-lost
 	switch {
 	case isPermanent(err):
 		return err
 	case !whole:
-		return errLost{channelLost(lost, s, err)}
-	case byBroker.Load():
-		return errLost{errors.New("a consumer was cancelled by the broker: its queue was deleted or moved")}
+		return errLost{w.explain(why, s), held, err}
+	case errors.Is(why, errConsumerCancelled):
+		return errLost{why, held, err}
 	}
 	return err
 }
 
-// channelLost is the most telling reason for the loss.
-func channelLost(lost <-chan error, s *session, err error) error {
-	select {
-	case why := <-lost:
-		return fmt.Errorf("channel lost: %w", why)
+// watchChannel ends the function's context when its channel is lost, and returns why it was once it is closed: nil when
+// nothing but a close of our own happened.
+func watchChannel(closed <-chan *amqp.Error, cancelled <-chan string, end context.CancelCauseFunc) (why error) {
+	note := func(err error) {
+		end(fmt.Errorf("%w: %w", errChannelLost, err))
+		if why == nil {
+			why = err
+		}
+	}
+	for {
+		select {
+		case _, ok := <-cancelled:
+			if ok {
+				note(errConsumerCancelled)
+			} else {
+				cancelled = nil
+			}
+		case err, ok := <-closed:
+			if ok {
+				note(err)
+				continue
+			}
+			if cancelled != nil {
+				for range cancelled { // closed as well; what came before that counts
+					note(errConsumerCancelled)
+				}
+			}
+			end(fmt.Errorf("%w: %w", errChannelLost, errChannelClosed))
+			return why
+		}
+	}
+}
+
+// explain says why a channel is lost.
+func (w *supervised) explain(why error, s *session) error {
+	switch {
+	case why != nil:
+	case !s.alive():
+		why = fmt.Errorf("connection lost: %w", s.lossOr(amqp.ErrClosed))
 	default:
+		why = errChannelClosed
 	}
-	if !s.alive() {
-		return fmt.Errorf("connection lost: %w", s.lossOr(amqp.ErrClosed))
-	}
-	if err != nil {
-		return fmt.Errorf("channel closed: %w", err)
-	}
-	return errors.New("channel closed by the function that ran on it")
+	return fmt.Errorf("%w: %w", errChannelLost, why)
 }
 
 // closeChannelWithin bounds the wait for the broker's answer to a channel's close.
 const closeChannelWithin = 5 * time.Second
 
-// closeChannel closes ch; when the broker does not answer, it drops the connection, which can only be dead: otherwise the
-// deliveries of the old channel would stay assigned to it.
-func (w *supervised) closeChannel(ctx context.Context, s *session, ch *amqp.Channel) {
+// closeChannel closes ch, and reports whether it is closed. When the broker does not answer, it drops the connection,
+// which can only be dead: otherwise the deliveries of the old channel would stay assigned to it. Only a broker that blocks
+// us may take its time.
+func (w *supervised) closeChannel(ctx context.Context, s *session, ch *amqp.Channel) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeChannelWithin)
 	defer cancel()
-	if err := s.do(ctx, func(context.Context) error { return ch.Close() }); errors.Is(err, context.DeadlineExceeded) {
-		s.sock.Kill()
+	done := make(chan struct{})
+	if !s.spawn(func() { defer close(done); _ = ch.Close() }) {
+		return true // the link is closed, and its socket with it
 	}
+	if until, _ := s.blocking(); until != nil {
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+	}
+	if until, _ := s.blocking(); until != nil {
+		return false
+	}
+	s.sock.Kill()
+	<-done
+	return true
 }
 
 // protect runs fn and turns a panic into an error.
@@ -249,10 +318,10 @@ func (w *supervised) report(phase, reason string) {
 
 func (w *supervised) state(s State) {
 	s.Name = w.name
-	w.conn.board.put(w, s)
+	w.conn.board.update(w, s)
 }
 
-func text(err error) string {
+func textOf(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -44,7 +43,7 @@ type Exchange struct {
 	Declare   Declare
 }
 
-// Queue is durable, or exclusive to the Conn's consuming link.
+// Queue is durable, or exclusive to the Conn's consuming link. An exclusive one is declared whatever Config.Declare says.
 type Queue struct {
 	Name      string     // 1..255 bytes
 	Type      string     // "quorum", "classic", "stream"; default "quorum", and "classic" when Exclusive
@@ -63,31 +62,30 @@ type Binding struct {
 // entity names one thing of a topology; it is the key under which it is remembered.
 type entity struct{ kind, name string }
 
-func (e entity) String() string { return fmt.Sprintf("%s %q", e.kind, e.name) }
+func (e entity) String() string {
+	if e.kind == "binding" {
+		return e.kind + " " + e.name // whose parts are quoted already
+	}
+	return fmt.Sprintf("%s %q", e.kind, e.name)
+}
 
 func exchangeEntity(name string) entity { return entity{"exchange", name} }
 func queueEntity(name string) entity    { return entity{"queue", name} }
 
 func (b Binding) entity() entity {
-	to := "queue " + b.Queue
+	to := fmt.Sprintf("queue %q", b.Queue)
 	if b.ToExchange != "" {
-		to = "exchange " + b.ToExchange
+		to = fmt.Sprintf("exchange %q", b.ToExchange)
 	}
-	return entity{"binding", fmt.Sprintf("%s -> %s by %s%v", b.Exchange, to, b.Key, b.Arguments)}
-}
-
-// item is one entity with its description in the form in which it is compared, remembered and declared.
-type item struct {
-	entity    entity
-	exclusive bool // only on the consuming link
-	exchange  *Exchange
-	queue     *Queue
-	binding   *Binding
-	unbind    bool
+	name := fmt.Sprintf("%q -> %s by %q", b.Exchange, to, b.Key)
+	if len(b.Arguments) > 0 {
+		name += fmt.Sprintf(" with %v", map[string]any(b.Arguments))
+	}
+	return entity{"binding", name}
 }
 
 // items validates t and returns what has to be declared of it, in order, with defaults filled in and the stricter of the
-// entity's mode and the given one.
+// entity's mode and the given one. Exclusive queues take only their own: nobody else can have created them.
 func (t Topology) items(mode Declare) ([]item, error) {
 	var (
 		faults  []error
@@ -96,13 +94,15 @@ func (t Topology) items(mode Declare) ([]item, error) {
 		private = map[string]bool{} // exclusive queues
 	)
 	for _, e := range t.Exchanges {
-		e.Declare = max(e.Declare, mode)
+		e.Declare = e.Declare.stricter(mode)
 		e.Arguments = normalize(e.Arguments)
 		faults = append(faults, e.validate())
 		out = append(out, item{entity: exchangeEntity(e.Name), exchange: &e})
 	}
 	for _, q := range t.Queues {
-		q.Declare = max(q.Declare, mode)
+		if !q.Exclusive {
+			q.Declare = q.Declare.stricter(mode)
+		}
 		q.Arguments = normalize(q.Arguments)
 		q.Type = q.kind()
 		faults = append(faults, q.validate())
@@ -113,7 +113,7 @@ func (t Topology) items(mode Declare) ([]item, error) {
 	bind := func(b Binding, unbind bool) {
 		b.Arguments = normalize(b.Arguments)
 		faults = append(faults, b.validate())
-		if mode == Active && !foreign[b.Queue] {
+		if !foreign[b.Queue] && (mode == Active || private[b.Queue]) {
 			out = append(out, item{entity: b.entity(), binding: &b, unbind: unbind, exclusive: private[b.Queue]})
 		}
 	}
@@ -121,6 +121,9 @@ func (t Topology) items(mode Declare) ([]item, error) {
 		bind(b, false)
 	}
 	for _, b := range t.Obsolete {
+		if slices.ContainsFunc(t.Bindings, func(kept Binding) bool { return kept.entity() == b.entity() }) {
+			faults = append(faults, fmt.Errorf("%s: Obsolete: listed in Bindings, too", b.entity()))
+		}
 		bind(b, true)
 	}
 	return out, errors.Join(faults...)
@@ -139,29 +142,20 @@ func (q Queue) kind() string {
 
 func (e Exchange) validate() error {
 	at := exchangeEntity(e.Name).String()
-	faults := []error{wire.ShortString(at+": Name", e.Name), wire.ShortString(at+": Alternate", e.Alternate),
-		wire.ShortString(at+": Kind", e.Kind), wire.Table(at+": Arguments", e.Arguments), e.Declare.validate(at)}
-	if e.Name == "" {
-		faults = append(faults, errors.New("exchange: Name: empty, the default exchange needs no declaring"))
+	faults := []error{e.Declare.name(at, e.Name), wire.ShortString(at+": Kind", e.Kind),
+		wire.ShortString(at+": Alternate", e.Alternate), wire.Table(at+": Arguments", e.Arguments), e.Declare.validate(at)}
+	if e.Declare == Active && e.Kind == "" {
+		faults = append(faults, fmt.Errorf("%s: Kind: empty", at))
 	}
-	if e.Declare == Active {
-		if e.Kind == "" {
-			faults = append(faults, fmt.Errorf("%s: Kind: empty", at))
-		}
-		faults = append(faults, wire.Name(at+": Name", e.Name))
+	if _, set := e.Arguments[alternateExchange]; set {
+		faults = append(faults, fmt.Errorf("%s: Arguments: %s is set by Alternate", at, alternateExchange))
 	}
 	return errors.Join(faults...)
 }
 
 func (q Queue) validate() error {
 	at := queueEntity(q.Name).String()
-	faults := []error{wire.ShortString(at+": Name", q.Name), wire.Table(at+": Arguments", q.Arguments), q.Declare.validate(at)}
-	if q.Name == "" {
-		faults = append(faults, errors.New("queue: Name: empty"))
-	}
-	if q.Declare == Active {
-		faults = append(faults, wire.Name(at+": Name", q.Name))
-	}
+	faults := []error{q.Declare.name(at, q.Name), wire.Table(at+": Arguments", q.Arguments), q.Declare.validate(at)}
 	switch {
 	case !slices.Contains([]string{amqp.QueueTypeClassic, amqp.QueueTypeQuorum, amqp.QueueTypeStream}, q.Type):
 		faults = append(faults, fmt.Errorf("%s: Type: %q is not quorum, classic or stream", at, q.Type))
@@ -188,6 +182,22 @@ func (b Binding) validate() error {
 	return errors.Join(faults...)
 }
 
+// stricter returns the stricter of two modes, and keeps a value that is none.
+func (d Declare) stricter(mode Declare) Declare {
+	if d < Active {
+		return d
+	}
+	return max(d, mode)
+}
+
+// name checks the name of an entity; what exists already may have one that cannot be given any more.
+func (d Declare) name(at, name string) error {
+	if d == Active {
+		return wire.Name(at+": Name", name)
+	}
+	return errors.Join(wire.ShortString(at+": Name", name), notEmpty(at+": Name", name))
+}
+
 func (d Declare) validate(at string) error {
 	if d < Active || d > Skip {
 		return fmt.Errorf("%s: Declare: %d is not a mode", at, d)
@@ -195,24 +205,44 @@ func (d Declare) validate(at string) error {
 	return nil
 }
 
-// normalize returns a copy of t in which every integer has 64 bits: the driver writes a Go int as 32 (RABBITMQ F17), so
-// that a time to live above 24 days would arrive as a negative one.
+// normalize returns a copy of t in which every integer has 64 bits: the driver writes a Go int as 32, so that a time to
+// live above 24 days would arrive as a negative one. Values of named types, a time.Duration for one, are left for the
+// validation to refuse: their unit is not the broker's.
 func normalize(t amqp.Table) amqp.Table {
 	if len(t) == 0 {
 		return nil
 	}
 	out := make(amqp.Table, len(t))
 	for name, value := range t {
-		switch v := reflect.ValueOf(value); {
-		case !v.IsValid():
-			out[name] = value
-		case v.CanInt():
-			out[name] = v.Int()
-		case v.CanUint() && v.Uint() <= math.MaxInt64:
-			out[name] = int64(v.Uint())
-		default:
-			out[name] = value
-		}
+		out[name] = wide(value)
 	}
 	return out
+}
+
+func wide(value any) any {
+	switch v := value.(type) {
+	case int:
+		return int64(v)
+	case int8:
+		return int64(v)
+	case int16:
+		return int64(v)
+	case int32:
+		return int64(v)
+	case uint8:
+		return int64(v)
+	case uint16:
+		return int64(v)
+	case uint32:
+		return int64(v)
+	case uint:
+		if uint64(v) <= math.MaxInt64 {
+			return int64(v)
+		}
+	case uint64:
+		if v <= math.MaxInt64 {
+			return int64(v)
+		}
+	}
+	return value
 }

@@ -206,7 +206,7 @@ func TestP25DeliveryLimitSparesBystanders(t *testing.T) {
 		inside <- struct{}{}
 		<-ctx.Done() // never finished in this life
 		return context.Cause(ctx)
-	}, workqueue.WorkerConfig{Prefetch: 10})
+	}, workqueue.WorkerConfig{Prefetch: 10, ShutdownTimeout: 100 * time.Millisecond})
 	for range 4 {
 		select {
 		case <-inside:

@@ -40,5 +40,6 @@ func keepers() []goleak.Option {
 	const provide = "github.com/warrenmq/warren/internal/testenv/provide."
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction(provide + "(*process).run"),
+		goleak.IgnoreAnyFunction(provide + "(*helper).read"),
 	}
 }

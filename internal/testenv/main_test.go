@@ -1,9 +1,111 @@
 package testenv_test
 
 import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/internal/testenv/provide"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// childVariable makes this test binary a program that starts a node of the kind it names and waits to be killed.
+const childVariable = "WARREN_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if kind := os.Getenv(childVariable); kind != "" {
+		child(provide.Kind(kind))
+	}
+	testenv.Main(m)
+}
+
+func child(kind provide.Kind) {
+	p, err := provide.New(kind)
+	if err == nil {
+		var r *provide.RabbitMQ
+		if r, err = p.Node(context.Background()); err == nil {
+			fmt.Println("URL", r.URL)
+			select {}
+		}
+	}
+	fmt.Println("ERROR", err)
+	os.Exit(1)
+}
+
+func TestNothingOutlivesAKilledTest(t *testing.T) {
+	b := testenv.Shared(t)
+	testenv.NeedsNode(t, b)
+	cmd := exec.Command(os.Args[0])
+	// A killed process leaves its directory; the next one would remove it, but here it goes with the test's own.
+	cmd.Env = append(os.Environ(), childVariable+"="+string(b.Kind()), "TMPDIR="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	url, ok := strings.CutPrefix(strings.TrimSpace(line), "URL ")
+	require.True(t, ok, line)
+	require.True(t, answers(url))
+
+	require.NoError(t, cmd.Process.Kill())
+	start := time.Now()
+	testenv.Eventually(t, 20*time.Second, func() bool { return !answers(url) }, "the node of a killed process ends")
+	t.Logf("gone after %v", time.Since(start).Round(time.Millisecond))
+}
+
+func answers(url string) bool {
+	conn, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(2 * time.Second)})
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
+// TestHandedDown plays a child of the suite's runner: what the variables name is used, with its fault tools.
+func TestHandedDown(t *testing.T) {
+	testenv.NeedsNode(t, testenv.Shared(t))
+	env, err := provide.Start(t.Context(), testenv.Shared(t).Kind())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, env.Stop()) })
+	require.Regexp(t, `^\d+\.\d+`, env.Version)
+	for _, variable := range env.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+
+	p, err := provide.New("")
+	require.NoError(t, err)
+	r, err := p.RabbitMQ(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{env.AMQPURL, env.ManagementURL, env.Version, string(env.Kind)},
+		[]string{r.URL, r.ManagementURL, r.Version, string(r.Kind)})
+	var sum int
+	require.NoError(t, r.Eval(t.Context(), "40 + 2.", &sum))
+	require.Equal(t, 42, sum)
+	require.ErrorContains(t, r.Eval(t.Context(), "1 = 2.", nil), "badmatch")
+	require.Error(t, r.Kill(), "the parent's to end")
+
+	database, err := p.Postgres(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, env.DatabaseURL, database.URL)
+	_, err = database.CreateDatabase(t.Context(), "handed")
+	require.NoError(t, err)
+	_, err = database.CreateDatabase(t.Context(), "handed")
+	require.ErrorContains(t, err, "already exists")
+	require.NoError(t, database.DropDatabase(t.Context(), "handed"))
+	require.NoError(t, p.Close())
+	require.True(t, answers(env.AMQPURL), "closing what was handed down ends nothing")
+}

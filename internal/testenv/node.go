@@ -46,7 +46,7 @@ func Node(tb testing.TB) *FaultNode {
 	}
 	lending.inUse.Lock()
 	tb.Cleanup(lending.inUse.Unlock)
-	server, err := owned.node.get(provide.StartNode)
+	server, err := nodeServer(tb)
 	if err != nil {
 		tb.Fatalf("no RabbitMQ node for the test: %v\n%s", err, hint)
 	}
@@ -57,6 +57,29 @@ func Node(tb testing.TB) *FaultNode {
 		n.heal()
 	})
 	return n
+}
+
+// nodeServer starts the node when there is none yet.
+func nodeServer(tb testing.TB) (*provide.RabbitMQ, error) {
+	tb.Helper()
+	server, err := sharedServer()
+	if err != nil {
+		return nil, err
+	}
+	needsNode(tb, server)
+	p, err := provider()
+	if err != nil {
+		return nil, err
+	}
+	return owned.node.get(p.Node)
+}
+
+// needsNode leaves the test out where the shared broker is only an address: then there can be no node.
+func needsNode(tb testing.TB, shared *provide.RabbitMQ) {
+	tb.Helper()
+	if shared.Kind == provide.URL {
+		leaveOut(tb, "a broker of its own, to break it")
+	}
 }
 
 func setHolder(n *FaultNode) {

@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -10,16 +9,18 @@ import (
 	"github.com/warrenmq/warren/internal/testenv/provide"
 )
 
-// startTime bounds the start of a server, a first build of the container helper included.
+// startTime bounds the start of a server, the first build of the container helper and the pull of an image included.
 const startTime = 5 * time.Minute
 
 // hint ends the message of a test that found no broker or database.
 const hint = "run `make setup`, which provides what is missing"
 
-// owned is what this test binary started, or was handed, on first use.
+// owned is what this test binary started, or was handed, when a test first asked for it.
 var owned struct {
-	shared lazy[*provide.RabbitMQ]
-	node   lazy[*provide.RabbitMQ]
+	provider lazy[*provide.Provider]
+	shared   lazy[*provide.RabbitMQ]
+	node     lazy[*provide.RabbitMQ]
+	postgres lazy[*provide.Postgres]
 }
 
 // lazy is a server that is started by the first test that asks for it. A failed start is not tried again: it would
@@ -39,24 +40,35 @@ func (l *lazy[T]) get(start func(context.Context) (T, error)) (T, error) {
 	return l.value, l.err
 }
 
-// Shared returns the run's one broker: the one the suite handed down, else one this binary starts on first use and
-// Main stops. Tests share it, so they break nothing on it but what is their own.
+// provider returns what gives this binary its servers.
+func provider() (*provide.Provider, error) {
+	return owned.provider.get(func(context.Context) (*provide.Provider, error) { return provide.New("") })
+}
+
+// stopAll ends what this binary started.
+func stopAll() error {
+	p, err := provider()
+	if err != nil {
+		return nil // then it started nothing, and every test that wanted something has said so
+	}
+	return p.Close()
+}
+
+// Shared returns the run's one broker: the one the suite handed down or AMQP_URL names, else one this binary starts
+// on first use and Main stops. Tests share it, so they break nothing on it but what is their own.
 func Shared(tb testing.TB) *Broker {
 	tb.Helper()
-	server, err := owned.shared.get(provide.StartRabbitMQ)
+	server, err := sharedServer()
 	if err != nil {
 		tb.Fatalf("no RabbitMQ for the tests: %v\n%s", err, hint)
 	}
 	return &Broker{server: server}
 }
 
-// stopAll ends what this binary started.
-func stopAll() error {
-	var errs []error
-	for _, l := range []*lazy[*provide.RabbitMQ]{&owned.shared, &owned.node} {
-		if l.value != nil {
-			errs = append(errs, l.value.Remove())
-		}
+func sharedServer() (*provide.RabbitMQ, error) {
+	p, err := provider()
+	if err != nil {
+		return nil, err
 	}
-	return errors.Join(errs...)
+	return owned.shared.get(p.RabbitMQ)
 }

@@ -30,14 +30,8 @@ type spec struct {
 	Ports map[int]int       `json:"ports"` // port in the container: port on loopback, which it keeps when restarted
 }
 
-// engine is the Docker engine and the containers this process runs on it.
-type engine struct {
-	client client.APIClient
-
-	mu    sync.Mutex
-	ours  map[string]struct{} // container IDs
-	ended bool                // nothing is run any more
-}
+// engine is the Docker engine. The containers of this process are known there, by their label.
+type engine struct{ client client.APIClient }
 
 // newEngine connects to the engine, and removes what dead processes like this one left there.
 func newEngine(ctx context.Context) (*engine, error) {
@@ -51,7 +45,7 @@ func newEngine(ctx context.Context) (*engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no Docker engine: %w", err)
 	}
-	e := &engine{client: provider.Client(), ours: make(map[string]struct{})}
+	e := &engine{client: provider.Client()}
 	if err := e.removeOrphans(ctx); err != nil {
 		return nil, fmt.Errorf("remove the containers of dead processes: %w", err)
 	}
@@ -114,27 +108,12 @@ func (e *engine) run(ctx context.Context, s spec) (string, error) {
 		testcontainers.WithExposedPorts(ports...),
 		testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 			hc.PortBindings = bindings
-			hc.Ulimits = []*container.Ulimit{{Name: "nofile", Soft: 65536, Hard: 65536}}
 		}),
 	)
-	if ctr == nil {
-		return "", err
-	}
-	id := ctr.GetContainerID()
-	if !e.add(id) && err == nil {
-		err = errors.New("the parent is gone")
-	}
 	if err != nil {
-		return "", errors.Join(err, e.remove(id))
+		return "", err // what was made of it, close removes
 	}
-	return id, nil
-}
-
-func (e *engine) add(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ours[id] = struct{}{}
-	return !e.ended
+	return ctr.GetContainerID(), nil
 }
 
 // state reports whether a container runs, paused or not, and the end of what it wrote.
@@ -183,28 +162,38 @@ func (e *engine) remove(id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // also when the parent is gone
 	defer cancel()
 	_, err := e.client.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return err
+	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) { // a conflict: somebody else is removing it
+		return nil
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.ours, id)
-	return nil
+	return err
 }
 
-// close removes all containers, together.
+// close removes all containers of this process, together, also those whose start was broken off.
 func (e *engine) close() error {
-	e.mu.Lock()
-	e.ended = true
-	ids := make([]string, 0, len(e.ours))
-	for id := range e.ours {
-		ids = append(ids, id)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return e.removeAll(ctx, func(o owner, _ time.Time) bool { return o == self() })
+}
+
+// removeOrphans removes the containers whose owners died without removing them.
+func (e *engine) removeOrphans(ctx context.Context) error { return e.removeAll(ctx, owner.dead) }
+
+// removeAll removes the containers whose owner and time of creation are found to be condemned.
+func (e *engine) removeAll(ctx context.Context, condemned func(owner, time.Time) bool) error {
+	list, err := e.client.ContainerList(ctx, client.ContainerListOptions{
+		All:     true,
+		Filters: make(client.Filters).Add("label", ownerLabel),
+	})
+	if err != nil {
+		return err
 	}
-	e.mu.Unlock()
-	errs := make([]error, len(ids))
+	errs := make([]error, len(list.Items))
 	var removing sync.WaitGroup
-	for i, id := range ids {
-		removing.Go(func() { errs[i] = e.remove(id) })
+	for i, c := range list.Items {
+		o, err := parseOwner(c.Labels[ownerLabel])
+		if err == nil && condemned(o, time.Unix(c.Created, 0)) {
+			removing.Go(func() { errs[i] = e.remove(c.ID) })
+		}
 	}
 	removing.Wait()
 	return errors.Join(errs...)

@@ -11,6 +11,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -27,7 +28,7 @@ type request struct {
 	Seconds   int    `json:"seconds,omitempty"`
 }
 
-// response answers the request with the same ID.
+// response answers the request with the same ID. One with ID 0 says why there will be none.
 type response struct {
 	ID        int    `json:"id"`
 	Error     string `json:"error,omitempty"`
@@ -52,7 +53,7 @@ func run() error {
 
 	engine, err := newEngine(ctx)
 	if err != nil {
-		return err
+		return errors.Join(err, json.NewEncoder(os.Stdout).Encode(response{Error: err.Error()}))
 	}
 	serve(ctx, engine)
 	return engine.close()

@@ -1,24 +1,19 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/containerd/errdefs"
-	"github.com/moby/moby/client"
 )
 
 // ownerLabel names the process a container was started by.
 const ownerLabel = "com.github.warrenmq.warren.testenv.owner"
 
-// foreignAge is when a container whose owner cannot be looked up, on another machine or in another namespace, counts
-// as left behind.
+// foreignAge is when a container whose owner cannot be looked up, on another machine, in another namespace or on a
+// system without /proc, counts as left behind.
 const foreignAge = 24 * time.Hour
 
 // owner is a process, told from another that gets the same number later.
@@ -47,7 +42,7 @@ func parseOwner(s string) (owner, error) {
 
 // dead reports whether the owner of something made at the given time has certainly ended.
 func (o owner) dead(created time.Time) bool {
-	if o.scope != self().scope {
+	if o.scope != self().scope || o.start == "" {
 		return time.Since(created) > foreignAge
 	}
 	return startTime(o.pid) != o.start
@@ -61,8 +56,7 @@ func pidScope() string {
 	return strings.ReplaceAll(strings.Join([]string{host, strings.TrimSpace(string(boot)), namespace}, ","), "/", "_")
 }
 
-// startTime returns when a process started, in clock ticks since boot, and "" for one that is not there. Where there
-// is no /proc every process looks dead but this one's own containers, which nobody else on such a machine removes.
+// startTime returns when a process started, in clock ticks since boot, and "" for one that is not there.
 func startTime(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -74,26 +68,4 @@ func startTime(pid int) string {
 		return ""
 	}
 	return fields[19]
-}
-
-// removeOrphans removes the containers whose owners died without removing them.
-func (e *engine) removeOrphans(ctx context.Context) error {
-	list, err := e.client.ContainerList(ctx, client.ContainerListOptions{
-		All:     true,
-		Filters: make(client.Filters).Add("label", ownerLabel),
-	})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, c := range list.Items {
-		o, err := parseOwner(c.Labels[ownerLabel])
-		if err != nil || !o.dead(time.Unix(c.Created, 0)) {
-			continue
-		}
-		if err := e.remove(c.ID); err != nil && !errdefs.IsConflict(err) { // a conflict: somebody else removes it
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -30,11 +30,13 @@ type Engine struct {
 	base   string
 }
 
-// Find returns the engine that DOCKER_HOST names, or without it the first one that answers on one of the usual
+// Find returns the first engine that answers where testcontainers-go looks for one: at DOCKER_HOST, then on the usual
 // sockets. It returns an error that wraps ErrNone when there is none. It blocks for at most ten seconds a socket.
-func Find(ctx context.Context) (*Engine, error) {
+func Find(ctx context.Context) (*Engine, error) { return first(ctx, candidates()) }
+
+func first(ctx context.Context, hosts []string) (*Engine, error) {
 	var reasons []string
-	for _, host := range candidates() {
+	for _, host := range hosts {
 		e, err := open(host)
 		if err == nil {
 			err = e.ping(ctx)
@@ -50,20 +52,20 @@ func Find(ctx context.Context) (*Engine, error) {
 	return nil, fmt.Errorf("%w (%s)", ErrNone, strings.Join(reasons, "; "))
 }
 
-// candidates lists where an engine may listen: only where DOCKER_HOST says, if it is set.
+// candidates lists where an engine may listen.
 func candidates() []string {
+	var hosts []string
 	if host := os.Getenv("DOCKER_HOST"); host != "" {
-		return []string{host}
+		hosts = append(hosts, host)
 	}
-	paths := []string{"/var/run/docker.sock"}
+	sockets := []string{"/var/run/docker.sock"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		paths = append(paths, filepath.Join(dir, "docker.sock"))
+		sockets = append(sockets, filepath.Join(dir, "docker.sock"))
 	}
 	if home, err := os.UserHomeDir(); err == nil {
-		paths = append(paths, filepath.Join(home, ".docker/run/docker.sock"), filepath.Join(home, ".docker/desktop/docker.sock"))
+		sockets = append(sockets, filepath.Join(home, ".docker/run/docker.sock"), filepath.Join(home, ".docker/desktop/docker.sock"))
 	}
-	var hosts []string
-	for _, path := range paths {
+	for _, path := range sockets {
 		if _, err := os.Stat(path); err == nil {
 			hosts = append(hosts, "unix://"+path)
 		}

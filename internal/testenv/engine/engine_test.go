@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve answers as a Docker engine does, on a socket that DOCKER_HOST names.
-func serve(t *testing.T, routes map[string]http.HandlerFunc) {
+// serve answers as a Docker engine does, on a socket of its own, and returns where.
+func serve(t *testing.T, routes map[string]http.HandlerFunc) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "engine.sock")
 	l, err := net.Listen("unix", path)
@@ -28,7 +28,7 @@ func serve(t *testing.T, routes map[string]http.HandlerFunc) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close(); <-done })
-	t.Setenv("DOCKER_HOST", "unix://"+path)
+	return "unix://" + path
 }
 
 func answer(status int, body string) http.HandlerFunc {
@@ -59,8 +59,7 @@ func TestEnsure(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.routes["GET /_ping"] = answer(200, "OK")
-			serve(t, tt.routes)
-			e, err := Find(context.Background())
+			e, err := first(context.Background(), []string{"unix:///nobody/listens", serve(t, tt.routes)})
 			require.NoError(t, err)
 			pulls := 0
 			err = e.Ensure(context.Background(), "some/image:4", func(string) { pulls++ })
@@ -81,23 +80,29 @@ func TestFindNone(t *testing.T) {
 		"no address":      "%",
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("DOCKER_HOST", host)
-			_, err := Find(context.Background())
+			_, err := first(context.Background(), []string{host})
 			require.ErrorIs(t, err, ErrNone)
 		})
 	}
 	t.Run("something else listens", func(t *testing.T) {
-		serve(t, map[string]http.HandlerFunc{"GET /_ping": answer(503, "busy")})
-		_, err := Find(context.Background())
+		_, err := first(context.Background(), []string{serve(t, map[string]http.HandlerFunc{"GET /_ping": answer(503, "busy")})})
 		require.ErrorIs(t, err, ErrNone)
 		require.ErrorContains(t, err, "status 503: busy")
 	})
 	t.Run("TLS", func(t *testing.T) {
-		t.Setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 		t.Setenv("DOCKER_TLS_VERIFY", "1")
-		_, err := Find(context.Background())
+		_, err := first(context.Background(), []string{"tcp://127.0.0.1:1"})
 		require.ErrorContains(t, err, "TLS is not supported")
 	})
+	t.Run("nowhere to look", func(t *testing.T) {
+		_, err := first(context.Background(), nil)
+		require.ErrorIs(t, err, ErrNone)
+	})
+}
+
+func TestCandidates(t *testing.T) {
+	t.Setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
+	require.Equal(t, "tcp://127.0.0.1:2375", candidates()[0])
 }
 
 func TestTagged(t *testing.T) {

@@ -37,7 +37,9 @@ Accept = fun Next(Listener) ->
 end,
 
 spawn(fun() ->
-    {ok, Listener} = gen_tcp:listen(Port, [binary, {packet, 4}, {active, false}, {reuseaddr, true},
-                                           {backlog, 128}, {ip, Address}]),
-    Accept(Listener)
+    Options = [binary, {packet, 4}, {active, false}, {reuseaddr, true}, {backlog, 128}, {ip, Address}],
+    case gen_tcp:listen(Port, Options) of
+        {ok, Listener} -> Accept(Listener);
+        {error, Reason} -> io:format(standard_error, "evaluator: ~p~n", [Reason]), halt(1)
+    end
 end).

@@ -10,13 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
-	"time"
 )
-
-// stopTime bounds an orderly stop: RabbitMQ 3.10 takes 7 s when its management API has been used.
-const stopTime = 15 * time.Second
 
 // rabbitServers are where packages put the server's start script. Debian's wrapper on PATH comes last: it insists on
 // being root or rabbitmq and redirects the output.
@@ -51,25 +46,12 @@ type localRabbit struct {
 	node   *process
 }
 
-// startLocalRabbit starts a node with the machine's RabbitMQ. Ports are chosen before they are used, so another
-// process may be faster: then it tries again with others.
+// startLocalRabbit starts a node with the machine's RabbitMQ.
 func startLocalRabbit(ctx context.Context, plugins []string) (*RabbitMQ, error) {
 	server, err := findRabbitServer()
 	if err != nil {
 		return nil, err
 	}
-	for attempt := 1; ; attempt++ {
-		r, err := bootLocalRabbit(ctx, server, plugins)
-		if err == nil {
-			return r, nil
-		}
-		if ctx.Err() != nil || attempt == 3 || !strings.Contains(err.Error(), "eaddrinuse") {
-			return nil, fmt.Errorf("start the machine's RabbitMQ: %w", err)
-		}
-	}
-}
-
-func bootLocalRabbit(ctx context.Context, server string, plugins []string) (*RabbitMQ, error) {
 	free, err := freePorts(5)
 	if err != nil {
 		return nil, err
@@ -93,7 +75,7 @@ func bootLocalRabbit(ctx context.Context, server string, plugins []string) (*Rab
 		r.ManagementURL = "http://" + loopback(ports.management)
 	}
 	if err := r.Start(ctx); err != nil {
-		return nil, errors.Join(err, r.Remove())
+		return nil, errors.Join(fmt.Errorf("start the machine's RabbitMQ: %w", err), r.Remove())
 	}
 	return r, nil
 }
@@ -206,11 +188,11 @@ func (m *localRabbit) remove() error {
 	return errors.Join(err, m.log.Close(), m.dir.remove())
 }
 
-// tail returns the last 4 KiB of a file.
+// tail returns the last 16 KiB of a file.
 func tail(name string) string {
 	content, err := os.ReadFile(name)
 	if err != nil {
 		return err.Error()
 	}
-	return string(content[max(0, len(content)-4096):])
+	return string(content[max(0, len(content)-16<<10):])
 }

@@ -10,9 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// bootTime bounds how long a server may take to serve once started. A loaded machine needs a tenth of it.
-const bootTime = 90 * time.Second
-
 // RabbitMQ is a broker: one that was started here, one a parent process handed down, or one somebody else runs. Its
 // methods are safe for concurrent use, except those that start and stop the node.
 type RabbitMQ struct {
@@ -26,7 +23,8 @@ type RabbitMQ struct {
 	Kind Kind
 
 	eval    evaluator
-	machine machine // nil unless started by this process
+	machine machine   // nil unless started by this process
+	owner   *Provider // ended with the broker; nil unless the provider is this broker's alone
 }
 
 // Eval has the broker evaluate Erlang source, expressions that end with a dot, and decodes the last one's value from
@@ -89,6 +87,11 @@ func (r *RabbitMQ) Running() bool { return r.machine != nil && r.machine.running
 
 // Remove ends the node and deletes its data. It does nothing for a broker this process did not start.
 func (r *RabbitMQ) Remove() error {
+	if r.owner != nil {
+		owner := r.owner
+		r.owner = nil
+		return owner.Close() // which removes this broker
+	}
 	if r.machine == nil {
 		return nil
 	}

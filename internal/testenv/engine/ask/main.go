@@ -11,20 +11,23 @@ import (
 	"github.com/warrenmq/warren/internal/testenv/engine"
 )
 
+// pullTime bounds it all; on a slow line it is the pull that takes its time.
+const pullTime = 10 * time.Minute
+
 func main() {
 	if len(os.Args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: ask IMAGE")
 		os.Exit(2)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer cancel()
-	if err := ask(ctx, os.Args[1]); err != nil {
-		fmt.Println("no container: " + err.Error())
+	if err := ask(os.Args[1]); err != nil {
+		fmt.Println("no container:", err)
 		os.Exit(1)
 	}
 }
 
-func ask(ctx context.Context, image string) error {
+func ask(image string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), pullTime)
+	defer cancel()
 	e, err := engine.Find(ctx)
 	if err != nil {
 		return err

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/workqueue"
+)
+
+// none is the number of no parcel.
+const none = -1
+
+// send queues parcels 0 to n-1 and returns when the broker has them safely.
+func (d *depot) send(ctx context.Context, n int) error {
+	batch := make([]amqp.Publishing, n)
+	for i := range batch {
+		batch[i] = amqp.Publishing{ContentType: "application/json", Body: fmt.Appendf(nil, `{"Number": %d}`, i)}
+	}
+	return d.producer.PublishBatch(ctx, batch)
+}
+
+// stream sends parcels 0 to n-1 one by one, from two goroutines and without hurry. It returns how many were confirmed.
+func (d *depot) stream(ctx context.Context, n int) (int, error) {
+	const senders = 2
+	var (
+		confirmed atomic.Int64
+		running   sync.WaitGroup
+		errs      [senders]error
+	)
+	for s := range senders {
+		running.Go(func() {
+			for i := s; i < n; i += senders {
+				if errs[s] = d.producer.PublishJSON(ctx, parcel{Number: i}); errs[s] != nil {
+					return
+				}
+				confirmed.Add(1)
+				pause(ctx, 5*time.Millisecond)
+			}
+		})
+	}
+	running.Wait()
+	return int(confirmed.Load()), errors.Join(errs[:]...)
+}
+
+// work runs a worker for each handler while the given function goes on. When that returns they drain.
+func (d *depot) work(ctx context.Context, handlers map[string]workqueue.Handler, concurrency int, during func(context.Context) error) error {
+	var workers []*workqueue.Worker
+	for _, handler := range handlers {
+		w, err := workqueue.NewWorker(d.conn, d.queue, handler, workqueue.WorkerConfig{Concurrency: concurrency})
+		if err != nil {
+			return err
+		}
+		workers = append(workers, w)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	errs := make([]error, len(workers))
+	for i, w := range workers {
+		running.Go(func() {
+			if errs[i] = w.Run(ctx); errs[i] != nil {
+				stop(errs[i]) // alone it would wait for the others for ever
+			}
+		})
+	}
+	err := ready(ctx, workers)
+	if err == nil {
+		err = during(ctx)
+	}
+	stop(nil)
+	running.Wait()
+	return errors.Join(append(errs, err)...)
+}
+
+// ready waits until all workers consume: a queue gives everything to the first one that comes.
+func ready(ctx context.Context, workers []*workqueue.Worker) error {
+	for _, w := range workers {
+		select {
+		case <-w.Ready():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// emptied waits until the queue holds nothing any more, and what was on its way to a worker has arrived there.
+func (d *depot) emptied(ctx context.Context) error {
+	err := d.until(ctx, d.queue.Name, func(messages int) bool { return messages == 0 })
+	pause(ctx, 100*time.Millisecond)
+	return err
+}
+
+// reaches waits until a queue holds so many messages.
+func (d *depot) reaches(ctx context.Context, queue string, n int) error {
+	return d.until(ctx, queue, func(messages int) bool { return messages >= n })
+}
+
+func (d *depot) until(ctx context.Context, queue string, enough func(messages int) bool) error {
+	for {
+		q, err := d.conn.Inspect(ctx, queue)
+		if err != nil || enough(q.Messages) {
+			return err
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+}
+
+// pause waits a while, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// reasons returns why the messages of the dead-letter queue are there, in the broker's words. They stay there.
+func (d *depot) reasons(ctx context.Context) ([]string, error) {
+	ch, err := d.conn.Channel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer ch.Close() // what was taken and not acknowledged goes back
+	var reasons []string
+	for {
+		m, ok, err := ch.Get(d.queue.DeadLetterQueue(), false)
+		if err != nil || !ok {
+			return reasons, err
+		}
+		reason, _ := m.Headers["x-first-death-reason"].(string)
+		reasons = append(reasons, reason)
+	}
+}
+
+// cleanUp deletes the chapter's queues, also after an error.
+func (d *depot) cleanUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	topology := d.queue.Topology()
+	d.conn.Forget(topology) // a reconnect must not make them anew
+	ch, err := d.conn.Channel(ctx)
+	if err != nil {
+		return err
+	}
+	defer ch.Close()
+	left := 0
+	for _, q := range topology.Queues {
+		if _, err := ch.QueueDelete(q.Name, false, false, false); err != nil {
+			return err
+		}
+		var missing *amqp.Error
+		if _, err := d.conn.Inspect(ctx, q.Name); !errors.As(err, &missing) || missing.Code != amqp.NotFound {
+			left++
+		}
+	}
+	d.figure("queues left behind", left, 0)
+	return nil
+}

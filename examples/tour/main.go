@@ -1,0 +1,73 @@
+// Tour: what the packages of this module do, told while it happens.
+//
+//	go run ./examples/tour
+//
+// Every chapter says what will happen, lets it happen on a real broker, and compares the figures with what they must be.
+// The exit status is 0 only if all of them came out right. The broker is the one of AMQP_URL; without that the tour
+// starts one of its own, in a container or from the machine's binaries. It leaves nothing behind on either.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/warrenmq/warren/internal/testenv/provide"
+)
+
+// chapters, in the order in which they are told. Each stands alone, in a file of its own.
+var chapters = []chapter{
+	{"A work queue: one queue, many workers, each message to exactly one of them", workQueue},
+}
+
+type chapter struct {
+	title string
+	tell  func(ctx context.Context, t *tour) error
+}
+
+// limit is how long the chapters may take; they need about ten seconds.
+const limit = time.Minute
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the tour at once
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "tour:", err)
+		os.Exit(1)
+	}
+}
+
+// run provides a broker and tells all chapters.
+func run(ctx context.Context, out io.Writer) (err error) {
+	fmt.Fprintln(out, "warren: a tour. Looking for a broker ...")
+	broker, err := provide.StartNode(ctx)
+	if err != nil {
+		return fmt.Errorf("no broker (make setup provides one): %w", err)
+	}
+	defer func() { err = errors.Join(err, broker.Remove()) }()
+	fmt.Fprintf(out, "RabbitMQ %s (%s)\n", broker.Version, broker.Kind)
+	return tellAll(ctx, newTour(out, broker.URL))
+}
+
+// tellAll tells every chapter, and fails when one could not be told to its end or a figure was wrong.
+func tellAll(ctx context.Context, t *tour) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	start := time.Now()
+	for i, c := range chapters {
+		t.heading("%d. %s", i+1, c.title)
+		if err := c.tell(ctx, t); err != nil {
+			return fmt.Errorf("chapter %d: %w", i+1, err)
+		}
+	}
+	t.heading("The end, after %.1f s: %d of %d figures came out right", time.Since(start).Seconds(), t.right, t.right+t.wrong)
+	if t.wrong > 0 {
+		return fmt.Errorf("%d of %d figures are wrong", t.wrong, t.right+t.wrong)
+	}
+	return nil
+}

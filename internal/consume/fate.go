@@ -1,0 +1,113 @@
+package consume
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// fate is what becomes of a message after its handler returned.
+type fate int
+
+const (
+	acked  fate = iota // done
+	dead               // dead-lettered
+	later              // kept, and tried again
+	backed             // handed back to the queue
+)
+
+func (f fate) String() string { return [...]string{"acked", "dead", "later", "backed"}[f] }
+
+// judge reads the error's behaviour. ended says that the handler's context was ended by a shutdown whose grace period
+// is over: its error then says nothing about the message (in general it is the context's own, come back through a database or an HTTP
+// client), so the message goes back, unless the error calls itself permanent.
+func judge(err error, ended bool) fate {
+	switch {
+	case err == nil:
+		return acked
+	case isNotNow(err):
+		return later
+	case ended && !isPermanent(err):
+		return backed
+	default:
+		return dead
+	}
+}
+
+func isNotNow(err error) bool {
+	var n interface{ NotNow() bool }
+	return errors.As(err, &n) && n.NotNow()
+}
+
+func isPermanent(err error) bool {
+	var p interface{ Permanent() bool }
+	return errors.As(err, &p) && p.Permanent()
+}
+
+// First and longest wait after a "not now" that names no time of its own.
+const (
+	firstDelay = time.Second
+	maxDelay   = time.Minute
+)
+
+// retryDelay is how long to wait after the try-th "not now" of a message, counted from 1. named says that the error
+// named the time itself.
+func retryDelay(err error, try int) (d time.Duration, named bool) {
+	var r interface{ RetryAfter() time.Duration }
+	if errors.As(err, &r) {
+		if d := r.RetryAfter(); d > 0 {
+			return d, true
+		}
+	}
+	d = firstDelay
+	for ; try > 1 && d < maxDelay; try-- {
+		d *= 2
+	}
+	return min(d, maxDelay), false
+}
+
+// splitBatch returns the error of each of n messages. An error that unwraps into exactly n (reconnect.BatchError) speaks of each; nil
+// speaks of all; any other of all too, since it does not say which are done.
+func splitBatch(err error, n int) []error {
+	if each := perMessage(err, n); each != nil {
+		return each
+	}
+	all := make([]error, n)
+	for i := range all {
+		all[i] = err
+	}
+	return all
+}
+
+func perMessage(err error, n int) []error {
+	for err != nil {
+		if m, ok := err.(interface{ Unwrap() []error }); ok {
+			if each := m.Unwrap(); len(each) == n {
+				return each
+			}
+			return nil
+		}
+		err = errors.Unwrap(err)
+	}
+	return nil
+}
+
+// panicError is a recovered panic of a handler. It unwraps to nothing: what a handler panics with does not steer the loop.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.value) }
+
+// tooLarge is the cause of a message above MaxBody.
+type tooLarge struct{ size, limit int }
+
+func (e *tooLarge) Error() string {
+	return fmt.Sprintf("body of %d bytes is larger than %d", e.size, e.limit)
+}
+
+func (e *tooLarge) Permanent() bool { return true }
+
+// errGoexit is the cause of a message whose handler ended its goroutine.
+var errGoexit = errors.New("handler called runtime.Goexit (in a test: FailNow outside the test's goroutine)")

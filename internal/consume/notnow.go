@@ -1,0 +1,132 @@
+package consume
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/warrenmq/warren/internal/report"
+)
+
+// admit waits until the handler may be called: by the rate limit, and by the gate. It returns something other than goOn when
+// the spell is halted, or the message has been kept too long, first.
+func (g *generation) admit(base handlerContext, s *spell, bound time.Time) why {
+	if s.halted.Load() {
+		return halted
+	}
+	if !bound.IsZero() && !time.Now().Before(bound) {
+		return tooOld
+	}
+	if l := g.loop.limiter; l != nil {
+		if d := l.reserve(time.Now()); d > 0 {
+			g.out.flush()
+			if end := g.sleep(s, d, bound, nil); end != goOn {
+				l.cancel()
+				return end
+			}
+		}
+	}
+	if !g.loop.gate.narrow() {
+		return goOn
+	}
+	return g.queueUp(base, s, bound)
+}
+
+// queueUp waits for the narrow gate.
+func (g *generation) queueUp(base handlerContext, s *spell, bound time.Time) why {
+	g.out.flush()
+	if !g.told {
+		g.tell(base, s, "others were told \"not now\": one message at a time until one succeeds")
+	}
+	var late <-chan time.Time
+	if !bound.IsZero() {
+		t := time.NewTimer(time.Until(bound))
+		defer t.Stop()
+		late = t.C
+	}
+	held, ok := g.loop.gate.enter(s.halt, late)
+	g.probing = held
+	switch {
+	case ok:
+		return goOn
+	case s.halted.Load():
+		return halted
+	default:
+		return tooOld
+	}
+}
+
+// answer gives the gate the answer of the call that was let through. It returns how many refusals there were in a row, if this was
+// one.
+func (g *generation) answer(passed bool, stays error) (refused int) {
+	gate := g.loop.gate
+	switch {
+	case passed:
+		gate.passed()
+	case isNotNow(stays):
+		refused = gate.refused()
+	}
+	if g.probing {
+		g.probing = false
+		gate.leave()
+	}
+	return refused
+}
+
+// wait waits with what is in hand, which was told "not now" for the try-th time by err. It ends early when the spell is halted, and
+// when the gate opens again, unless err named a time. At bound the message is kept no longer.
+func (g *generation) wait(base handlerContext, s *spell, bound time.Time, err error, try, refused int) why {
+	if !isNotNow(err) {
+		return halted // its context was ended by the shutdown
+	}
+	d, named := retryDelay(err, try)
+	reason := fmt.Sprintf("not now (try %d, again in %v): %v", try, d, err)
+	if refused >= narrowAfter {
+		reason = fmt.Sprintf("not now, %d times in a row: one message at a time until one succeeds (again in %v): %v", refused, d, err)
+	}
+	g.out.flush()
+	g.tell(base, s, reason)
+	var wake <-chan struct{}
+	if !named {
+		wake = g.loop.gate.wide()
+	}
+	return g.sleep(s, d, bound, wake)
+}
+
+// sleep waits for d, for wake, or for one of the ends.
+func (g *generation) sleep(s *spell, d time.Duration, bound time.Time, wake <-chan struct{}) why {
+	late := false
+	if !bound.IsZero() {
+		if left := time.Until(bound); left < d {
+			d, late = left, true
+		}
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		if late {
+			return tooOld
+		}
+	case <-wake:
+	case <-s.halt:
+		return halted
+	}
+	return goOn
+}
+
+// tell shows that this worker waits, and why.
+func (g *generation) tell(base handlerContext, s *spell, reason string) {
+	if s.halted.Load() {
+		return
+	}
+	g.told = true
+	report.State(base, report.Waiting, reason)
+}
+
+// waitsNoMore shows that this worker goes on, after a message succeeded.
+func (g *generation) waitsNoMore(base handlerContext, s *spell) {
+	if g.told && !s.halted.Load() {
+		g.told = false
+		report.State(base, report.Consuming, "")
+	}
+}

@@ -1,0 +1,162 @@
+package consume
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+)
+
+func TestNotNowWaitsInPlace(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		r := newRig(t, nil)
+		r.publish(0, 10)
+		var seen record
+		var counts []int64
+		cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
+			n := seen.add(d)
+			if d.MessageId != "3" {
+				return nil
+			}
+			if counts = append(counts, returns(d)); n < 6 {
+				return busy{100 * time.Millisecond}
+			}
+			return nil
+		})
+		cfg.Prefetch, cfg.SlowStart = 5, slow
+		began := time.Now()
+		l := start(t, cfg)
+		r.empty(0)
+		require.NoError(t, l.stop())
+		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+		require.Equal(t, []string{"0", "1", "2", "3", "3", "3", "4", "5", "6", "7", "8", "9"}, seen.all())
+		require.Equal(t, []int64{counts[0], counts[0], counts[0]}, counts, "it did not rise")
+		require.Equal(t, Stats{Handled: 10, NotNow: 2}, l.Stats())
+		states := r.link.state("worker")
+		require.Equal(t, "consuming: ", states[len(states)-1])
+		require.Equal(t, "waiting: not now (try 2, again in 100ms): busy", states[len(states)-2])
+		require.Equal(t, 1, r.link.channels())
+	}
+}
+
+func TestNotNowIsHandedBackAtShutdown(t *testing.T) {
+	r := newRig(t, nil)
+	r.publish(0, 3)
+	told := make(chan struct{}, 10)
+	cfg := r.config(func(context.Context, amqp.Delivery) error {
+		told <- struct{}{}
+		return busy{time.Hour}
+	})
+	cfg.Prefetch = 3
+	l := start(t, cfg)
+	waitFor(t, "handler", told)
+	began := time.Now()
+	require.NoError(t, l.stop())
+	require.Less(t, time.Since(began), 3*time.Second)
+	rest := r.drainQueue(r.queue)
+	require.Len(t, rest, 3)
+	for _, d := range rest {
+		require.Equal(t, int64(1), returns(d))
+	}
+}
+
+// A message is kept no longer than the consumer timeout allows. Then all the worker holds is handed back, once, and from then on one
+// message at a time.
+func TestNotNowIsBounded(t *testing.T) {
+	r := newRig(t, nil)
+	r.publish(0, 8)
+	var mu sync.Mutex
+	count := map[string]int64{}
+	var up atomic.Bool
+	cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
+		mu.Lock()
+		count[d.MessageId] = max(count[d.MessageId], returns(d))
+		mu.Unlock()
+		if up.Load() || d.MessageId < "4" && returns(d) == 0 { // the prefetch grows to 4
+			return nil
+		}
+		return busy{50 * time.Millisecond}
+	})
+	cfg.Prefetch, cfg.SlowStart, cfg.ConsumerTimeout = 4, true, 1200*time.Millisecond // kept for 1 s
+	l := start(t, cfg)
+	r.eventually(func() bool { return l.Stats().Returned >= 4 }, "handed back")
+	r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == 1 }, "prefetch 1")
+	returned := l.Stats().Returned
+	r.eventually(func() bool { return l.Stats().Returned == returned+1 }, "again, one")
+	up.Store(true)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	require.Equal(t, 1, r.link.channels(), "the broker closed none")
+	mu.Lock()
+	defer mu.Unlock()
+	for id, n := range count {
+		require.LessOrEqual(t, n, int64(3), id)
+	}
+}
+
+// A dead database is asked by one worker at a time, and all go on once it answers.
+func TestOneAtATimeAfterThree(t *testing.T) {
+	const n = 40
+	r := newRig(t, nil)
+	r.publish(0, n)
+	var running, most, calls atomic.Int64
+	var up atomic.Bool
+	cfg := r.config(func(context.Context, amqp.Delivery) error {
+		now := running.Add(1)
+		defer running.Add(-1)
+		if calls.Add(1) > 20 && !up.Load() { // those that were let in before have left
+			most.Store(max(most.Load(), now))
+		}
+		time.Sleep(2 * time.Millisecond) // a database's time
+		if up.Load() {
+			return nil
+		}
+		return busy{20 * time.Millisecond}
+	})
+	cfg.Concurrency, cfg.Prefetch = 10, 2
+	l := start(t, cfg)
+	r.eventually(func() bool { return calls.Load() > 100 }, "it keeps asking")
+	require.EqualValues(t, 1, most.Load())
+	shown := 0
+	for i := range 10 {
+		s := r.link.state(l.workerName(i))
+		if strings.Contains(s[len(s)-1], "one message at a time until one succeeds") {
+			shown++
+		}
+	}
+	require.Equal(t, 10, shown)
+	up.Store(true)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	require.EqualValues(t, n, l.Stats().Handled)
+	require.Zero(t, l.Stats().Returned)
+	for i := range 10 {
+		s := r.link.state(l.workerName(i))
+		require.Equal(t, "consuming: ", s[len(s)-1])
+	}
+}
+
+// Where order matters, a message at the bound takes the whole channel back with it.
+func TestOrderedNotNowIsBounded(t *testing.T) {
+	r := newOrderedRig(t)
+	r.publish(0, 6)
+	var seen record
+	cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
+		if d.MessageId == "2" && returns(d) == 0 {
+			return busy{50 * time.Millisecond}
+		}
+		seen.add(d)
+		return nil
+	})
+	cfg.Ordered, cfg.Prefetch, cfg.ConsumerTimeout = true, 3, 600*time.Millisecond
+	l := start(t, cfg)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	require.Equal(t, ids(0, 6), seen.all())
+	require.Equal(t, 2, r.link.channels())
+}

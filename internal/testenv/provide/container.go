@@ -1,0 +1,118 @@
+package provide
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// The images that are run unless WARREN_RABBITMQ_IMAGE and WARREN_POSTGRES_IMAGE say otherwise.
+const (
+	rabbitImage   = "rabbitmq:4-management"
+	postgresImage = "postgres:17"
+)
+
+// Ports of a RabbitMQ container, inside. The official ones of the server, and one for the evaluator.
+const (
+	amqpPort       = 5672
+	managementPort = 15672
+	evalPort       = 15999
+)
+
+// container is a machine run by the container helper.
+type container struct {
+	helper *helper
+	id     string
+}
+
+// runContainer runs a container on loopback ports that stay the same when it is restarted.
+func runContainer(ctx context.Context, h *helper, spec containerSpec) (*container, error) {
+	answer, err := h.do(ctx, helperRequest{Op: "run", Spec: &spec})
+	if err != nil {
+		return nil, err
+	}
+	return &container{helper: h, id: answer.Container}, nil
+}
+
+func (c *container) do(ctx context.Context, op string) error {
+	_, err := c.helper.do(ctx, helperRequest{Op: op, Container: c.id})
+	return err
+}
+
+// within is do for what has no context: it is bounded all the same.
+func (c *container) within(op string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return c.do(ctx, op)
+}
+
+func (c *container) start(ctx context.Context) error { return c.do(ctx, "start") }
+func (c *container) kill() error                     { return c.within("kill") }
+func (c *container) freeze() error                   { return c.within("pause") }
+func (c *container) thaw() error                     { return c.within("unpause") }
+func (c *container) remove() error                   { return c.within("remove") }
+
+func (c *container) stop(ctx context.Context) error {
+	_, err := c.helper.do(ctx, helperRequest{Op: "stop", Container: c.id, Seconds: int(stopTime.Seconds())})
+	return err
+}
+
+func (c *container) running() bool  { return c.state().Running }
+func (c *container) output() string { return c.state().Log }
+
+func (c *container) state() helperResponse {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	answer, err := c.helper.do(ctx, helperRequest{Op: "state", Container: c.id})
+	if err != nil {
+		answer.Log = err.Error()
+	}
+	return answer
+}
+
+// startContainerRabbit runs RabbitMQ in a container.
+func startContainerRabbit(ctx context.Context, h *helper, image string, plugins []string) (*RabbitMQ, error) {
+	free, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	token := newToken()
+	inside := nodePorts{amqp: amqpPort, eval: evalPort}
+	outside := map[int]int{amqpPort: free[0], evalPort: free[1]}
+	r := &RabbitMQ{
+		URL:  amqpURL(free[0]),
+		Kind: Container,
+		eval: evaluator{address: loopback(free[1]), token: token},
+	}
+	if slices.Contains(plugins, management) {
+		inside.management, outside[managementPort] = managementPort, free[2]
+		r.ManagementURL = "http://" + loopback(free[2])
+	}
+	ctr, err := runContainer(ctx, h, containerSpec{
+		Image: image,
+		Ports: outside,
+		Files: map[string]string{
+			"/etc/rabbitmq/conf.d/90-warren.conf": nodeConfig("0.0.0.0", inside),
+			"/etc/rabbitmq/advanced.config":       advancedConfig,
+			"/etc/rabbitmq/enabled_plugins":       pluginsFile(plugins),
+			"/etc/rabbitmq/warren_eval.erl":       evalScript,
+		},
+		Env: map[string]string{
+			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": `-eval file:script("/etc/rabbitmq/warren_eval.erl")`,
+			"WARREN_EVAL_ADDRESS":                 "0.0.0.0",
+			"WARREN_EVAL_PORT":                    strconv.Itoa(evalPort),
+			"WARREN_EVAL_TOKEN":                   token,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("run RabbitMQ in a container: %w", err)
+	}
+	r.machine = ctr
+	if err := r.wait(ctx); err != nil {
+		_ = r.Remove() // the first error says more
+		return nil, err
+	}
+	return r, nil
+}

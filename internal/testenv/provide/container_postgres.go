@@ -1,0 +1,32 @@
+package provide
+
+import (
+	"context"
+	"fmt"
+)
+
+const postgresPort = 5432
+
+// startContainerPostgres runs PostgreSQL in a container.
+func startContainerPostgres(ctx context.Context, h *helper, image string) (*Postgres, error) {
+	free, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	password := newToken()
+	ctr, err := runContainer(ctx, h, containerSpec{
+		Image: image,
+		Ports: map[int]int{postgresPort: free[0]},
+		Env:   map[string]string{"POSTGRES_USER": postgresUser, "POSTGRES_PASSWORD": password, "POSTGRES_DB": "postgres"},
+		Cmd:   []string{"postgres", "-c", "fsync=off", "-c", "max_connections=300"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("run PostgreSQL in a container: %w", err)
+	}
+	p := &Postgres{URL: postgresURL(free[0], password), host: ctr}
+	if err := p.wait(ctx); err != nil {
+		_ = p.Remove() // the first error says more
+		return nil, err
+	}
+	return p, nil
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// shownLines bounds what is printed of one failed test: a panic that dumps a thousand goroutines is in the log.
+const shownLines = 400
+
+// event is a line of `go test -json`, see `go doc cmd/test2json`; the build's own actions carry ImportPath.
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string
+	Test       string
+	Elapsed    float64
+	Output     string
+}
+
+// collector takes in one go test: it prints failures with their output and a line for each package.
+type collector struct {
+	out      io.Writer
+	total    *totals
+	where    string // the broker
+	logName  string
+	packages map[string]*pkg
+	builds   map[string][]string // output of go build, by import path
+}
+
+// pkg is a package under test.
+type pkg struct {
+	lines  []string         // its output outside of any test
+	tests  map[string]*test // top-level tests that have not ended
+	failed int              // tests, with their subtests
+	ran    bool
+}
+
+// test is a top-level test with what it and its subtests wrote, less what passed subtests wrote.
+type test struct{ lines []line }
+
+// line is a line of output; test is the test or subtest that wrote it.
+type line struct{ test, text string }
+
+func newCollector(out io.Writer, total *totals, where, logName string) *collector {
+	return &collector{
+		out: out, total: total, where: where, logName: logName,
+		packages: make(map[string]*pkg), builds: make(map[string][]string),
+	}
+}
+
+// read takes in events until there are no more. What is no event is passed on as it is.
+func (c *collector) read(r io.Reader) error {
+	lines := bufio.NewReader(r)
+	for {
+		text, err := lines.ReadString('\n')
+		if text != "" {
+			var e event
+			if json.Unmarshal([]byte(text), &e) == nil {
+				c.take(e)
+			} else {
+				fmt.Fprint(c.out, text)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (c *collector) take(e event) {
+	switch {
+	case e.Action == "build-output":
+		c.builds[e.ImportPath] = append(c.builds[e.ImportPath], e.Output)
+	case e.Action == "build-fail":
+		fmt.Fprint(c.out, strings.Join(c.builds[e.ImportPath], ""))
+	case e.Package == "":
+	case e.Test == "":
+		c.takePackage(c.pkg(e.Package), e)
+	default:
+		c.takeTest(c.pkg(e.Package), e)
+	}
+}
+
+func (c *collector) pkg(path string) *pkg {
+	p := c.packages[path]
+	if p == nil {
+		p = &pkg{tests: make(map[string]*test)}
+		c.packages[path] = p
+	}
+	return p
+}
+
+// takePackage takes in what concerns a package as a whole.
+func (c *collector) takePackage(p *pkg, e event) {
+	switch e.Action {
+	case "output":
+		p.lines = append(p.lines, e.Output)
+	case "pass":
+		if p.ran {
+			c.print(p.lines, func(s string) bool { return strings.HasPrefix(s, "ok ") })
+		}
+		delete(c.packages, e.Package)
+		c.total.timed(c.where, e)
+	case "fail":
+		c.total.timed(c.where, e)
+		c.abort(p)
+		if p.failed == 0 {
+			c.total.failed++ // the build, TestMain, or goroutines left over
+		}
+		c.print(p.lines, func(s string) bool { return s != "PASS\n" && s != "FAIL\n" })
+		delete(c.packages, e.Package)
+		c.total.failedPackages = append(c.total.failedPackages, fmt.Sprintf("%s on %s", e.Package, c.where))
+	case "skip": // no test files
+		delete(c.packages, e.Package)
+	}
+}
+
+// abort counts as failed, and prints, the tests of p that did not come to their end.
+func (c *collector) abort(p *pkg) {
+	for _, name := range slices.Sorted(maps.Keys(p.tests)) {
+		p.failed++
+		c.total.failed++
+		t := p.tests[name]
+		t.lines = append(t.lines, line{name, fmt.Sprintf("--- FAIL: %s (did not end)\n", name)})
+		c.printTest(t)
+	}
+	clear(p.tests)
+}
+
+// takeTest takes in what concerns a test or a subtest.
+func (c *collector) takeTest(p *pkg, e event) {
+	p.ran = true
+	top, _, isSubtest := strings.Cut(e.Test, "/")
+	t := p.tests[top]
+	if t == nil {
+		t = new(test)
+		p.tests[top] = t
+	}
+	switch e.Action {
+	case "output":
+		if !strings.HasPrefix(e.Output, "=== ") {
+			t.lines = append(t.lines, line{e.Test, e.Output})
+		}
+		return
+	case "pass":
+		c.total.passed++
+		t.drop(e.Test)
+	case "fail":
+		c.total.failed++
+		p.failed++
+	case "skip":
+		c.total.skipped++
+		c.total.leftOut = append(c.total.leftOut, fmt.Sprintf("%s %s on %s: %s", e.Package, e.Test, c.where, t.reason(e.Test)))
+		t.drop(e.Test)
+	default:
+		return
+	}
+	if isSubtest {
+		return
+	}
+	if e.Action == "fail" {
+		c.printTest(t)
+	}
+	delete(p.tests, top)
+	c.total.timed(c.where, e)
+}
+
+// drop forgets what a test wrote.
+func (t *test) drop(name string) {
+	t.lines = slices.DeleteFunc(t.lines, func(l line) bool { return l.test == name })
+}
+
+// reason returns what a skipped test said last: why it is.
+func (t *test) reason(name string) string {
+	reason := "no reason given"
+	for _, l := range t.lines {
+		if text := strings.TrimSpace(l.text); l.test == name && !strings.HasPrefix(text, "--- ") {
+			reason = text
+		}
+	}
+	return reason
+}
+
+// printTest prints what a test wrote, of very much only the beginning and the end.
+func (c *collector) printTest(t *test) {
+	lines := make([]string, len(t.lines))
+	for i, l := range t.lines {
+		lines[i] = l.text
+	}
+	if cut := len(lines) - shownLines; cut > 0 {
+		note := fmt.Sprintf("    ... %d lines more, see %s ...\n", cut, c.logName)
+		lines = slices.Concat(lines[:shownLines/2], []string{note}, lines[len(lines)-shownLines/2:])
+	}
+	c.print(lines, func(string) bool { return true })
+}
+
+// print writes those lines that are wanted.
+func (c *collector) print(lines []string, want func(string) bool) {
+	for _, l := range lines {
+		if want(l) {
+			fmt.Fprint(c.out, l)
+		}
+	}
+}
+
+// end takes in that nothing comes any more: of a package that has not ended, because the run was interrupted, the tests
+// under way are named.
+func (c *collector) end() {
+	for _, path := range slices.Sorted(maps.Keys(c.packages)) {
+		for name := range c.packages[path].tests {
+			fmt.Fprintf(c.out, "%s %s was running\n", path, name)
+		}
+	}
+}
+
+// seconds is how long a test or a package took.
+func (e event) seconds() time.Duration { return time.Duration(e.Elapsed * float64(time.Second)) }

@@ -1,0 +1,101 @@
+package reconnect
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// dialed returns a Conn to the broker at url that backs off shortly, logs to the returned log, and is closed in time when
+// the test ends.
+func dialed(t *testing.T, url string, cfg Config) (*Conn, *logText) {
+	t.Helper()
+	cfg, log := testConfig(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	c, err := Dial(ctx, url, cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, c.Close(ctx))
+	})
+	return c, log
+}
+
+// testConfig fills in what a test does not choose itself.
+func testConfig(t *testing.T, cfg Config) (Config, *logText) {
+	log := &logText{}
+	setDefault(&cfg.Name, func() string { return testenv.Name(t, "conn") })
+	setDefault(&cfg.BackoffMin, func() time.Duration { return 20 * time.Millisecond })
+	setDefault(&cfg.BackoffMax, func() time.Duration { return 500 * time.Millisecond })
+	cfg.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return cfg, log
+}
+
+// logText is what was logged.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// took fails the test when more than three times the promised bound has passed since began.
+func took(t *testing.T, began time.Time, bound time.Duration, what string) {
+	t.Helper()
+	if measured := time.Since(began); measured > 3*bound {
+		t.Errorf("%s took %v, promised within %v", what, measured, bound)
+	} else {
+		t.Logf("%s took %v, promised within %v", what, measured.Round(time.Millisecond), bound)
+	}
+}
+
+// within returns a context for one call of the test.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// receive returns what comes from ch, and fails the test when nothing does in time.
+func receive[T any](t *testing.T, ch <-chan T, d time.Duration, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(d):
+		require.FailNow(t, "not in time", "%s within %v", what, d)
+		panic("unreachable")
+	}
+}
+
+// phase returns the phase of the state with that name, "" when there is none.
+func phase(c *Conn, name string) string {
+	for _, s := range c.State() {
+		if s.Name == name {
+			return s.Phase
+		}
+	}
+	return ""
+}

@@ -1,0 +1,118 @@
+package reconnect
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+)
+
+// pubTest is a Publisher on a broker, and a plain connection to look behind it.
+type pubTest struct {
+	t      *testing.T
+	broker *testenv.Broker
+	conn   *Conn
+	p      *Publisher
+	raw    *amqp.Channel
+	good   atomic.Int64
+}
+
+func newPubTest(t *testing.T, cfg PublisherConfig) *pubTest {
+	t.Helper()
+	broker := testenv.Shared(t)
+	return newPubTestAt(t, broker, broker.URL(), Config{}, cfg)
+}
+
+// newPubTestAt publishes by way of url, which leads to broker.
+func newPubTestAt(t *testing.T, broker *testenv.Broker, url string, cfg Config, pub PublisherConfig) *pubTest {
+	t.Helper()
+	raw, err := broker.Dial(t).Channel()
+	require.NoError(t, err)
+	conn, _ := dialed(t, url, cfg)
+	p, err := conn.NewPublisher(pub)
+	require.NoError(t, err)
+	return &pubTest{t: t, broker: broker, conn: conn, p: p, raw: raw}
+}
+
+// queue declares a durable classic queue that is deleted when the test ends.
+func (p *pubTest) queue(args amqp.Table) string {
+	p.t.Helper()
+	name := testenv.Name(p.t, "q")
+	_, err := p.raw.QueueDeclare(name, true, false, false, false, args)
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { p.broker.DeleteQueue(p.t, name) })
+	return name
+}
+
+// exchange declares a durable direct exchange, with a queue bound to it under key, both deleted when the test ends.
+func (p *pubTest) exchange(key string) (exchange, queue string) {
+	p.t.Helper()
+	exchange, queue = testenv.Name(p.t, "x"), p.queue(nil)
+	require.NoError(p.t, p.raw.ExchangeDeclare(exchange, amqp.ExchangeDirect, true, false, false, false, nil))
+	require.NoError(p.t, p.raw.QueueBind(queue, key, exchange, false, nil))
+	p.t.Cleanup(func() {
+		ch, err := p.broker.Dial(p.t).Channel()
+		require.NoError(p.t, err)
+		require.NoError(p.t, ch.ExchangeDelete(exchange, false, false))
+	})
+	return exchange, queue
+}
+
+// drain takes all messages out of the queue.
+func (p *pubTest) drain(queue string) []amqp.Delivery {
+	p.t.Helper()
+	var all []amqp.Delivery
+	for {
+		d, ok, err := p.raw.Get(queue, true)
+		require.NoError(p.t, err)
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
+// bodies takes all messages out of the queue and returns the number of each body.
+func (p *pubTest) bodies(queue string) map[string]int {
+	p.t.Helper()
+	found := map[string]int{}
+	for _, d := range p.drain(queue) {
+		found[string(d.Body)]++
+	}
+	return found
+}
+
+// publish publishes one message, within a time that no test should need.
+func (p *pubTest) publish(exchange, key, body string) error {
+	p.t.Helper()
+	return p.p.Publish(within(p.t, 20*time.Second), exchange, key, plainText(body))
+}
+
+func plainText(body string) amqp.Publishing { return amqp.Publishing{Body: []byte(body)} }
+
+// concurrently calls f so many times at once and waits.
+func concurrently(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// channelsOf returns the numbers of the channels that the connections of p have.
+func (p *pubTest) channels() int {
+	p.t.Helper()
+	return len(p.broker.Channels(p.t, p.conn.cfg.Name))
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
