@@ -108,7 +108,9 @@ func (b *batch) run(ctx context.Context) {
 		switch {
 		case next != nil && b.trySend(next):
 		case len(b.flying) > 0:
-			b.held = next
+			if next != nil {
+				b.held = next
+			}
 			b.conclude(b.landed(ctx))
 		case next != nil:
 			b.send(ctx, next)

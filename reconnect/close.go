@@ -35,6 +35,9 @@ func (c *Conn) Close(ctx context.Context) error {
 	}
 }
 
+// lastMoment is what Close adds to its bound for what it has cut off to notice that; less than the grace above.
+const lastMoment = 800 * time.Millisecond
+
 func (c *Conn) close(ctx context.Context) {
 	defer close(c.closed)
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
@@ -46,30 +49,26 @@ func (c *Conn) close(ctx context.Context) {
 		l.drain()
 	}
 	calls := c.calls.shut(ctx)
-	deadline := time.Now()
-	if d, ok := ctx.Deadline(); ok && ctx.Err() == nil {
-		deadline = d
+
+	deadline, _ := ctx.Deadline()
+	if ctx.Err() != nil {
+		deadline = time.Now()
 	}
+	last, cancelLast := context.WithDeadline(context.Background(), deadline.Add(lastMoment))
+	defer cancelLast()
 	var wg sync.WaitGroup
 	faults := make([]error, len(links))
 	for i, l := range links {
-		wg.Go(func() { faults[i] = l.close(deadline) })
+		wg.Go(func() { faults[i] = l.close(deadline, last) })
 	}
 	wg.Wait()
 	if workers > 0 || calls > 0 {
 		faults = append(faults, fmt.Errorf("%d supervised functions and %d calls were cut off: %w", workers, calls, ended(ctx)))
-		c.awaitCutOff()
+		c.calls.shut(last)
+		c.workers.shut(last)
 	}
-	c.board.close(time.After(time.Second))
+	c.board.close(last.Done())
 	if err := errors.Join(faults...); err != nil {
 		c.closeErr = fmt.Errorf("reconnect: close: %w", err)
 	}
-}
-
-// awaitCutOff gives what was cut off the moment it takes to notice: its links are gone.
-func (c *Conn) awaitCutOff() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	c.calls.shut(ctx)
-	c.workers.shut(ctx)
 }

@@ -1,6 +1,7 @@
 package reconnect
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -18,11 +19,18 @@ func phases(states []State) []string {
 	return out
 }
 
+// inASecond is a deadline.
+func inASecond(t *testing.T) <-chan struct{} {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	t.Cleanup(cancel)
+	return ctx.Done()
+}
+
 func TestBoardKeepsSinceAndOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBoard(nil)
-		defer b.close(time.After(time.Second))
+		defer b.close(inASecond(t))
 		worker := &supervised{}
 		began := time.Now()
 		b.add(worker, State{Name: "w", Phase: "starting"})
@@ -52,7 +60,7 @@ func TestHookIsToldInOrder(t *testing.T) {
 			b.set("publishing", State{Phase: p})
 			synctest.Wait()
 		}
-		b.close(time.After(time.Second))
+		b.close(inASecond(t))
 		require.Equal(t, []string{"publishing connecting", "publishing connected", "publishing blocked", "publishing connected",
 			"publishing closed"}, phases(told), "no change is told twice")
 	})
@@ -84,7 +92,7 @@ func TestSlowHookHearsTheLatest(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		synctest.Wait()
 		require.Equal(t, []string{"publishing connecting", "w consuming", "publishing connecting"}, phases(told))
-		b.close(time.After(time.Second))
+		b.close(inASecond(t))
 	})
 }
 
@@ -95,14 +103,14 @@ func TestBoardCloseTellsTheRestAndIsBounded(t *testing.T) {
 		b := newBoard(func(s State) { told = append(told, s) })
 		b.set("publishing", State{Phase: "closed"})
 		b.set("consuming", State{Phase: "closed"})
-		b.close(time.After(time.Second))
+		b.close(inASecond(t))
 		require.Equal(t, []string{"publishing closed", "consuming closed"}, phases(told))
 
 		stuck := make(chan struct{})
 		b = newBoard(func(State) { <-stuck })
 		b.set("publishing", State{Phase: "closed"})
 		began := time.Now()
-		b.close(time.After(time.Second))
+		b.close(inASecond(t))
 		require.Equal(t, time.Second, time.Since(began))
 		close(stuck)
 		<-b.stopped

@@ -190,11 +190,12 @@ func TestSuperviseExclusiveSeat(t *testing.T) {
 	c, _ := dialed(t, b.URL(), Config{BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second})
 	w := newConsumer(testenv.Name(t, "q"))
 	w.exclusive = true
-	require.NoError(t, c.Declare(within(t, 10*time.Second), queueOf(w.queue)))
+	top := Topology{Queues: []Queue{{Name: w.queue, Type: "classic"}}} // a quorum queue of 3.10 lets both in
+	require.NoError(t, c.Declare(within(t, 10*time.Second), top))
 	first := raw(t, b)
 	_, err := first.Consume(w.queue, "first", false, true, false, false, nil)
 	require.NoError(t, err)
-	supervise(t, c, "second", queueOf(w.queue), w.run)
+	supervise(t, c, "second", top, w.run)
 	began := time.Now()
 	testenv.Eventually(t, 10*time.Second, func() bool { return time.Since(began) > 3*time.Second }, "time passes")
 	require.GreaterOrEqual(t, w.runs.Load(), int32(3), "it asks again")

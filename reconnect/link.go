@@ -217,18 +217,17 @@ func (l *link) drain() {
 }
 
 // close ends the link and its connection, politely until the deadline. Nothing of it runs afterwards, unless a function
-// of the user's (Credentials, TLSFunc, DialContext) ignores its context: then the error says so.
-func (l *link) close(deadline time.Time) error {
+// of the user's (Credentials, TLSFunc, DialContext) ignores its context: close waits for it until last, and its error says
+// so.
+func (l *link) close(deadline time.Time, last context.Context) error {
 	l.drain()
 	if !l.started() {
 		return nil
 	}
-	late := time.NewTimer(time.Until(deadline) + time.Second)
-	defer late.Stop()
 	var faults []error
 	select {
 	case <-l.stopped:
-	case <-late.C:
+	case <-last.Done():
 		faults = append(faults, fmt.Errorf("%s link: a dial in progress ignores its context", l.role))
 	}
 	var s *session
@@ -237,15 +236,9 @@ func (l *link) close(deadline time.Time) error {
 		faults = append(faults, s.close(deadline))
 	}
 	l.board.set(l.role, State{Phase: phaseClosed})
-	return errors.Join(append(faults, l.awaitRunning())...)
-}
-
-// awaitRunning waits for the goroutines of the link's sessions; all that the driver does has ended with its sockets.
-func (l *link) awaitRunning() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if n := l.running.shut(ctx); n > 0 {
-		return fmt.Errorf("%s link: %d calls ignore that their connection is gone", l.role, n)
+	// Whatever the driver does has ended with its socket.
+	if n := l.running.shut(last); n > 0 {
+		faults = append(faults, fmt.Errorf("%s link: %d calls ignore that their connection is gone", l.role, n))
 	}
-	return nil
+	return errors.Join(faults...)
 }

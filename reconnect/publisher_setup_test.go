@@ -64,18 +64,22 @@ func (p *pubTest) exchange(key string) (exchange, queue string) {
 	return exchange, queue
 }
 
-// drain takes all messages out of the queue.
+// drain takes all messages out of the queue, in its order.
 func (p *pubTest) drain(queue string) []amqp.Delivery {
 	p.t.Helper()
-	var all []amqp.Delivery
-	for {
-		d, ok, err := p.raw.Get(queue, true)
-		require.NoError(p.t, err)
-		if !ok {
-			return all
-		}
-		all = append(all, d)
+	q, err := p.raw.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(p.t, err)
+	deliveries, err := p.raw.Consume(queue, queue, true, false, false, false, nil)
+	require.NoError(p.t, err)
+	all := make([]amqp.Delivery, 0, q.Messages)
+	for range q.Messages {
+		all = append(all, receive(p.t, deliveries, 10*time.Second, "a message"))
 	}
+	require.NoError(p.t, p.raw.Cancel(queue, false))
+	for range deliveries { // ends with the consumer
+		p.t.Error("more came than there was")
+	}
+	return all
 }
 
 // bodies takes all messages out of the queue and returns the number of each body.

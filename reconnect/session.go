@@ -222,8 +222,10 @@ func (s *session) close(deadline time.Time) error {
 	if until, _ := s.blocking(); until != nil || !time.Now().Before(deadline) || !s.alive() {
 		return nil
 	}
-	if err := s.conn.CloseDeadline(deadline); err != nil && !errors.Is(err, amqp.ErrClosed) {
-		return err
+	err := s.conn.CloseDeadline(deadline)
+	var e *amqp.Error
+	if errors.Is(err, amqp.ErrClosed) || errors.As(err, &e) && e.Server {
+		return nil // the broker closed it at the same time
 	}
-	return nil
+	return err
 }

@@ -166,7 +166,7 @@ func (b *board) next() (State, bool) {
 }
 
 // close ends the teller after what is pending, and waits for it.
-func (b *board) close(deadline <-chan time.Time) {
+func (b *board) close(deadline <-chan struct{}) {
 	close(b.stop)
 	select {
 	case <-b.stopped:

@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -40,9 +41,16 @@ func newSetup(t *testing.T, q workqueue.Queue) *setup {
 
 func newSetupOn(t *testing.T, broker *testenv.Broker, url string, q workqueue.Queue) *setup {
 	t.Helper()
+	return newSetupWith(t, broker, url, q, reconnect.Config{})
+}
+
+// newSetupWith is newSetupOn with settings for the Conn.
+func newSetupWith(t *testing.T, broker *testenv.Broker, url string, q workqueue.Queue, cfg reconnect.Config) *setup {
+	t.Helper()
 	q.Name = testenv.Name(t, "jobs")
 	s := &setup{t: t, broker: broker, url: url, name: testenv.Name(t, "conn"), queue: q}
-	s.conn = s.dial(s.name)
+	cfg.Name = s.name
+	s.conn = s.dialWith(cfg)
 	t.Cleanup(func() {
 		broker.DeleteQueue(t, q.Name)
 		broker.DeleteQueue(t, q.DeadLetterQueue())
@@ -50,14 +58,22 @@ func newSetupOn(t *testing.T, broker *testenv.Broker, url string, q workqueue.Qu
 	return s
 }
 
-// dial opens a further Conn. Its pauses are short, since the tests cut it much more often than a link that fails should
-// be dialed.
+// dial opens a further Conn.
 func (s *setup) dial(name string) *reconnect.Conn {
 	s.t.Helper()
+	return s.dialWith(reconnect.Config{Name: name})
+}
+
+// dialWith opens a further Conn with settings of its own. Its pauses are short, since the tests cut it much more often than
+// a link that fails should be dialed.
+func (s *setup) dialWith(cfg reconnect.Config) *reconnect.Conn {
+	s.t.Helper()
+	cfg.BackoffMin, cfg.BackoffMax = 10*time.Millisecond, 100*time.Millisecond
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 2*time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, quiet)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	conn, err := reconnect.Dial(ctx, s.url, reconnect.Config{Name: name, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
-		Heartbeat: 2 * time.Second, Logger: quiet})
+	conn, err := reconnect.Dial(ctx, s.url, cfg)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, conn.Close(context.Background())) })
 	return conn

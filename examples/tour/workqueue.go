@@ -78,14 +78,14 @@ func quoted(v any) any {
 }
 
 func (d *depot) dispatch(ctx context.Context) error {
-	const parcels = 60
+	const parcels, quickly, slowly = 60, 4 * time.Millisecond, 100 * time.Millisecond
 	d.step("Who gets which message")
-	d.say("%d parcels and two workers, one of them ten times slower than the other. The broker gives a parcel to", parcels)
-	d.say("whoever is free, so the slow one gets fewer, and nobody waits for it:")
+	d.say("%d parcels and two workers. The quick one needs %v for a parcel, the slow one %v. The broker gives a", parcels, quickly, slowly)
+	d.say("parcel to whoever is free, so the slow one gets fewer, and nobody waits for it:")
 	ledger := newLedger()
 	err := d.work(ctx, map[string]workqueue.Handler{
-		"quick": ledger.handler("quick", 4*time.Millisecond, none),
-		"slow":  ledger.handler("slow", 40*time.Millisecond, none),
+		"quick": ledger.handler("quick", quickly, none),
+		"slow":  ledger.handler("slow", slowly, none),
 	}, 1, func(ctx context.Context) error {
 		if err := d.send(ctx, parcels); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (d *depot) dispatch(ctx context.Context) error {
 	}
 	d.figure("parcels delivered", booked, parcels)
 	d.figure("delivered twice", repeated, 0)
-	d.between("of them by the slow worker", slow, 1, parcels/4)
+	d.between("of them by the slow worker", slow, 1, parcels/3)
 	return nil
 }
 

@@ -102,7 +102,7 @@ func (a *album) note(id int, err error, took time.Duration) {
 	case err != nil:
 		line += fmt.Sprintf(": FAILED: %q", err)
 	case again:
-		line += ": done again, its acknowledgement was lost with a connection"
+		line += ": done again: it came once more, after a lost connection"
 	default:
 		line += fmt.Sprintf(": done in %v", took.Round(time.Millisecond))
 	}

@@ -76,8 +76,8 @@ func workUntil(ctx context.Context, worker *workqueue.Worker, done func(context.
 	return <-result
 }
 
-// publish queues the pictures. Each Publish returns when the broker has the message safely; meanwhile it may have been
-// restarted, for as long as that takes (Timeout: -1).
+// publish queues the pictures. Each Publish returns when the broker has the message safely, however long the broker is
+// away meanwhile (Timeout: -1).
 func (j job) publish(ctx context.Context) error {
 	producer, err := workqueue.NewProducer(j.conn, j.queue, reconnect.PublisherConfig{Timeout: -1})
 	if err != nil {

@@ -140,11 +140,16 @@ func TestStopDrains(t *testing.T) {
 	j := setup(t, testenv.Shared(t).URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	j.halfway = func(ctx context.Context) error { // no more than this half
-		<-ctx.Done()
-		return ctx.Err()
+	settling := make(chan struct{})
+	j.album.log = &first{func() {
+		close(settling)
+		<-ctx.Done() // the handler is at work until Ctrl-C has come
+	}, new(sync.Once)}
+	j.halfway = func(ctx context.Context) error {
+		<-settling
+		cancel()
+		return ctx.Err() // the other half is not queued
 	}
-	j.album.log = &afterFirst{do: cancel} // Ctrl-C when the first picture is settled
 	require.NoError(t, begin(t, ctx, j)())
 
 	done, failed := j.album.counts()
@@ -156,13 +161,13 @@ func TestStopDrains(t *testing.T) {
 	require.ErrorContains(t, j.report(io.Discard), "were not begun")
 }
 
-// afterFirst is a writer that does something at the first write.
-type afterFirst struct {
-	once sync.Once
+// first is a writer that does something at the first write.
+type first struct {
 	do   func()
+	once *sync.Once
 }
 
-func (w *afterFirst) Write(p []byte) (int, error) {
+func (w *first) Write(p []byte) (int, error) {
 	w.once.Do(w.do)
 	return len(p), nil
 }

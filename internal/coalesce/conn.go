@@ -68,16 +68,15 @@ func New(nc net.Conn, opt Options) *Conn {
 	return c
 }
 
-// Write gathers a copy of p for the flusher and returns at once. Its error is the one that ended the connection, or
-// net.ErrClosed after Close or Kill; then nothing of p is sent.
+// Write gathers a copy of p for the flusher and returns at once, always without an error: once the connection is over p
+// is dropped, and it is Read that says so, as for whatever was written just before. An error of Write would make the
+// driver shut down from the writer's goroutine, which closes the channel of connection.blocked notices under its reader:
+// a panic of the whole process.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
-		return 0, c.err
-	}
-	if c.closing {
-		return 0, net.ErrClosed
+	if c.err != nil || c.closing {
+		return len(p), nil
 	}
 	c.gathered = append(c.gathered, p...)
 	c.unsent += int64(len(p))
@@ -87,7 +86,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // WaitRoom returns nil as soon as no more than the soft limit is gathered. Otherwise it waits for that, for the end of
-// ctx (its error) or for the end of the connection (the error that Write would return). Room is not reserved: callers
+// ctx (its error) or for the end of the connection (the error of Err). Room is not reserved: callers
 // that are let in together may exceed the limit by what each of them writes. When there is room ctx is not looked at.
 func (c *Conn) WaitRoom(ctx context.Context) error {
 	for c.load.Load() > c.soft {
@@ -161,8 +160,12 @@ func (c *Conn) SetHeartbeat(d time.Duration) { c.deadlines.setHeartbeat(d) }
 func (c *Conn) SetBlocked(blocked bool) { c.deadlines.setBlocked(blocked) }
 
 // SetDeadline bounds all reading and writing, also what is in progress, by t; other limits hold as well, the earliest
-// wins. The zero time takes away this deadline and those of SetReadDeadline and SetWriteDeadline.
-func (c *Conn) SetDeadline(t time.Time) error { return c.deadlines.setBoth(t) }
+// wins. The zero time takes away this deadline and those of SetReadDeadline and SetWriteDeadline. It always returns nil,
+// for the reason that Write does.
+func (c *Conn) SetDeadline(t time.Time) error {
+	_ = c.deadlines.setBoth(t) // fails on a closed socket only
+	return nil
+}
 
 // SetReadDeadline bounds Read by t, until SetHeartbeat is called; from then on it does nothing.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.deadlines.setRead(t) }

@@ -16,11 +16,11 @@
 //     is never cut.
 //   - While the broker blocks the connection ([Conn.SetBlocked]) it stops reading but still sends heartbeats: then only
 //     the limit on writing is suspended.
-//   - A write error is final: Write and WaitRoom report it from then on, and Read ends at the latest a second later,
-//     after what the peer had still said.
+//   - A write error is final: WaitRoom reports it from then on, and Read ends at the latest a second later, after what the
+//     peer had still said.
 //
-// A nil error from Write says only that the bytes were gathered; they may still be lost with the connection. What was
-// published is known by its confirm alone.
+// Write reports no error at all, and what it took may be lost with the connection. What was published is known by its
+// confirm alone.
 //
 // # Concurrency
 //

@@ -80,8 +80,7 @@ func TestKillIsImmediate(t *testing.T) {
 			require.NoError(t, c.Close())
 		})
 		require.Less(t, took, 900*time.Millisecond, "the flusher had a write in progress")
-		_, err := c.Write([]byte("x"))
-		require.ErrorIs(t, err, net.ErrClosed)
+		require.ErrorIs(t, c.WaitRoom(t.Context()), net.ErrClosed)
 		require.ErrorIs(t, c.Err(), net.ErrClosed)
 		_ = far
 	})

@@ -60,8 +60,8 @@ func (s *settler) take() time.Time {
 }
 
 // freeze withholds acknowledgements until thaw, and calls quiet when nothing can be on its way from the queue to the consumer: when it
-// has as much unacknowledged as it may, or after a while. Then the consumer can be cancelled at no cost: what a quorum
-// queue sent to a consumer that is gone before it arrives is returned by the broker, and counted.
+// has as much unacknowledged as it may, or (likely: unless the broker is very busy) after a while. Then the consumer can be
+// cancelled at no cost: what a quorum queue has sent and the consumer's end overtakes is returned by the broker, and counted.
 func (s *settler) freeze(quiet func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,3 +25,6 @@ func SwapLeftOut(lines []string) []string {
 
 // NeedsNode leaves the test out where there can be no node.
 func NeedsNode(tb testing.TB, b *Broker) { needsNode(tb, b.server) }
+
+// LeaveToContainers leaves the test to a pass on containers, if there is one.
+func LeaveToContainers(tb testing.TB, why string) { leaveToContainers(tb, why) }

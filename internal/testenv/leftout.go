@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/warrenmq/warren/internal/testenv/provide"
 )
 
 // leftOut collects the tests of this binary that were left out.
@@ -14,7 +16,7 @@ var leftOut struct {
 	lines []string
 }
 
-// leaveOut ends the test because the broker it runs on is only an address. It is the one way for a test to be skipped:
+// leaveOut ends the test because the broker it runs on is only an address. Beside leaveToContainers it is the one way for a test to be skipped:
 // each is listed by Main and, for a parent that wants to sum up, in the file WARREN_LEFT_OUT names. With
 // WARREN_REQUIRE_ALL=1 it is a failure.
 func leaveOut(tb testing.TB, why string) {
@@ -30,6 +32,17 @@ func leaveOut(tb testing.TB, why string) {
 		tb.Fatalf("note that the test is left out: %v", err)
 	}
 	tb.Skip("left out: needs " + why)
+}
+
+// leaveToContainers ends the test because it can only run on containers and the broker it runs on is none. Where the suite
+// runs the same tests on containers as well, that leaves nothing out, and the suite sees to it that this test ran there;
+// otherwise it is left out like any other.
+func leaveToContainers(tb testing.TB, why string) {
+	tb.Helper()
+	if os.Getenv(provide.ContainersToo) == "1" {
+		tb.Skip(provide.LeftToContainers + why)
+	}
+	leaveOut(tb, why)
 }
 
 // appendLine adds a line to a file that several processes write to: one write, in append mode.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/internal/testenv/provide"
 )
 
 // outcome is a testing.TB that notes how the test ended instead of ending it.
@@ -44,6 +45,17 @@ func TestLeaveOut(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "TestOne: needs a broker that the test environment started\n"+
 			"TestTwo: needs a broker that the test environment started\n", string(content))
+	})
+	t.Run("left to the containers", func(t *testing.T) {
+		t.Setenv("WARREN_REQUIRE_ALL", "1")
+		for containersToo, skipped := range map[string]bool{"1": true, "": false} {
+			t.Setenv(provide.ContainersToo, containersToo)
+			tb := &outcome{TB: t, name: "TestThree"}
+			require.PanicsWithValue(t, errStopped, func() { testenv.LeaveToContainers(tb, "three nodes") })
+			require.Equal(t, skipped, tb.skipped)
+			require.Equal(t, !skipped, tb.failed)
+		}
+		require.Empty(t, testenv.SwapLeftOut(nil), "the suite has an eye on it")
 	})
 	t.Run("forbidden", func(t *testing.T) {
 		t.Setenv("WARREN_REQUIRE_ALL", "1")

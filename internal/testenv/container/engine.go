@@ -19,6 +19,7 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	tclog "github.com/testcontainers/testcontainers-go/log"
+	tcnetwork "github.com/testcontainers/testcontainers-go/network"
 )
 
 // spec describes a container to run.
@@ -28,6 +29,9 @@ type spec struct {
 	Files map[string]string `json:"files,omitempty"` // path in the container: content
 	Cmd   []string          `json:"cmd,omitempty"`
 	Ports map[int]int       `json:"ports"` // port in the container: port on loopback, which it keeps when restarted
+
+	Network string `json:"network,omitempty"` // made by network; "" for the engine's own
+	Host    string `json:"host,omitempty"`    // the container's name for itself and, in Network, for the others
 }
 
 // engine is the Docker engine. The containers of this process are known there, by their label.
@@ -73,6 +77,10 @@ func (e *engine) handle(ctx context.Context, r request) response {
 		_, err = e.client.ContainerUnpause(ctx, r.Container, client.ContainerUnpauseOptions{})
 	case "remove":
 		err = e.remove(r.Container)
+	case "network":
+		answer.Network, err = e.newNetwork(ctx)
+	case "remove-network":
+		err = e.removeNetwork(ctx, r.Network)
 	default:
 		err = fmt.Errorf("unknown op %q", r.Op)
 	}
@@ -99,7 +107,7 @@ func (e *engine) run(ctx context.Context, s spec) (string, error) {
 			Reader: strings.NewReader(content), ContainerFilePath: path, FileMode: 0o644,
 		})
 	}
-	ctr, err := testcontainers.Run(ctx, s.Image,
+	options := []testcontainers.ContainerCustomizer{
 		testcontainers.WithLogger(tclog.NewNoopLogger()),
 		testcontainers.WithLabels(map[string]string{ownerLabel: self().String()}),
 		testcontainers.WithEnv(s.Env),
@@ -109,7 +117,14 @@ func (e *engine) run(ctx context.Context, s spec) (string, error) {
 		testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 			hc.PortBindings = bindings
 		}),
-	)
+	}
+	if s.Host != "" {
+		options = append(options, testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = s.Host }))
+	}
+	if s.Network != "" {
+		options = append(options, tcnetwork.WithNetworkName([]string{s.Host}, s.Network))
+	}
+	ctr, err := testcontainers.Run(ctx, s.Image, options...)
 	if err != nil {
 		return "", err // what was made of it, close removes
 	}
@@ -168,17 +183,17 @@ func (e *engine) remove(id string) error {
 	return err
 }
 
-// close removes all containers of this process, together, also those whose start was broken off.
+// close removes all containers of this process, together, also those whose start was broken off, and its networks.
 func (e *engine) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return e.removeAll(ctx, func(o owner, _ time.Time) bool { return o == self() })
 }
 
-// removeOrphans removes the containers whose owners died without removing them.
+// removeOrphans removes the containers and networks whose owners died without removing them.
 func (e *engine) removeOrphans(ctx context.Context) error { return e.removeAll(ctx, owner.dead) }
 
-// removeAll removes the containers whose owner and time of creation are found to be condemned.
+// removeAll removes the containers, and then the networks, whose owner and time of creation are found to be condemned.
 func (e *engine) removeAll(ctx context.Context, condemned func(owner, time.Time) bool) error {
 	list, err := e.client.ContainerList(ctx, client.ContainerListOptions{
 		All:     true,
@@ -196,5 +211,5 @@ func (e *engine) removeAll(ctx context.Context, condemned func(owner, time.Time)
 		}
 	}
 	removing.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.removeNetworks(ctx, condemned))...)
 }

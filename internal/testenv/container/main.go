@@ -4,7 +4,7 @@
 //
 // It reads requests from standard input, one JSON object a line, and answers each with a line on standard output, in
 // the order in which they are done. When standard input ends, because the parent closed it or died, it removes all
-// containers it started and exits. What it left behind when it was killed itself, the next one removes.
+// containers and networks it made and exits. What it left behind when it was killed itself, the next one removes.
 package main
 
 import (
@@ -19,12 +19,14 @@ import (
 	"syscall"
 )
 
-// request is an order. Op is run, start, stop, kill, pause, unpause, state or remove; all but run name a container.
+// request is an order. Op is run, start, stop, kill, pause, unpause, state or remove, and all but run name a container;
+// or it is network or remove-network.
 type request struct {
 	ID        int    `json:"id"`
 	Op        string `json:"op"`
 	Container string `json:"container,omitempty"`
-	Spec      spec   `json:"spec,omitzero"` // run
+	Network   string `json:"network,omitempty"` // remove-network
+	Spec      spec   `json:"spec,omitzero"`     // run
 	Seconds   int    `json:"seconds,omitempty"`
 }
 
@@ -33,6 +35,7 @@ type response struct {
 	ID        int    `json:"id"`
 	Error     string `json:"error,omitempty"`
 	Container string `json:"container,omitempty"` // run
+	Network   string `json:"network,omitempty"`   // network
 	Running   bool   `json:"running,omitempty"`   // state
 	Log       string `json:"log,omitempty"`       // state: the end of what it wrote
 }

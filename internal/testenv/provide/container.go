@@ -3,6 +3,7 @@ package provide
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -78,41 +79,56 @@ func startContainerRabbit(ctx context.Context, h *helper, image string, plugins 
 	if err != nil {
 		return nil, err
 	}
+	r, err := runContainerRabbit(ctx, h, plugins, free, containerSpec{Image: image})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.wait(ctx); err != nil {
+		_ = r.Remove() // the first error says more
+		return nil, err
+	}
+	return r, nil
+}
+
+// runContainerRabbit runs RabbitMQ in a container on three free ports of loopback and does not wait until it serves. What
+// spec says beside the image is added to.
+func runContainerRabbit(ctx context.Context, h *helper, plugins []string, free []int, spec containerSpec) (*RabbitMQ, error) {
 	token := newToken()
 	inside := nodePorts{amqp: amqpPort, eval: evalPort}
-	outside := map[int]int{amqpPort: free[0], evalPort: free[1]}
+	spec.Ports = map[int]int{amqpPort: free[0], evalPort: free[1]}
 	r := &RabbitMQ{
 		URL:  amqpURL(free[0]),
 		Kind: Container,
 		eval: evaluator{address: loopback(free[1]), token: token},
 	}
 	if slices.Contains(plugins, management) {
-		inside.management, outside[managementPort] = managementPort, free[2]
+		inside.management, spec.Ports[managementPort] = managementPort, free[2]
 		r.ManagementURL = "http://" + loopback(free[2])
 	}
-	ctr, err := runContainer(ctx, h, containerSpec{
-		Image: image,
-		Ports: outside,
-		Files: map[string]string{
-			"/etc/rabbitmq/conf.d/90-warren.conf": nodeConfig("0.0.0.0", inside),
-			"/etc/rabbitmq/advanced.config":       advancedConfig,
-			"/etc/rabbitmq/enabled_plugins":       pluginsFile(plugins),
-			"/etc/rabbitmq/warren_eval.erl":       evalScript,
-		},
-		Env: map[string]string{
-			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": `-eval file:script("/etc/rabbitmq/warren_eval.erl")`,
-			"WARREN_EVAL_ADDRESS":                 "0.0.0.0",
-			"WARREN_EVAL_PORT":                    strconv.Itoa(evalPort),
-			"WARREN_EVAL_TOKEN":                   token,
-		},
+	spec.Files = merged(spec.Files, map[string]string{
+		"/etc/rabbitmq/conf.d/90-warren.conf": nodeConfig("0.0.0.0", inside),
+		"/etc/rabbitmq/advanced.config":       advancedConfig,
+		"/etc/rabbitmq/enabled_plugins":       pluginsFile(plugins),
+		"/etc/rabbitmq/warren_eval.erl":       evalScript,
 	})
+	spec.Env = merged(spec.Env, map[string]string{
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": `-eval file:script("/etc/rabbitmq/warren_eval.erl")`,
+		"WARREN_EVAL_ADDRESS":                 "0.0.0.0",
+		"WARREN_EVAL_PORT":                    strconv.Itoa(evalPort),
+		"WARREN_EVAL_TOKEN":                   token,
+	})
+	ctr, err := runContainer(ctx, h, spec)
 	if err != nil {
 		return nil, fmt.Errorf("run RabbitMQ in a container: %w", err)
 	}
 	r.machine = ctr
-	if err := r.wait(ctx); err != nil {
-		_ = r.Remove() // the first error says more
-		return nil, err
-	}
 	return r, nil
+}
+
+// merged returns a map with what is in both.
+func merged(a, b map[string]string) map[string]string {
+	both := make(map[string]string, len(a)+len(b))
+	maps.Copy(both, a)
+	maps.Copy(both, b)
+	return both
 }

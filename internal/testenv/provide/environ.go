@@ -14,6 +14,13 @@ const (
 	handedDatabaseURL   = "WARREN_TEST_DATABASE_URL"
 )
 
+// ContainersToo is the variable that is 1 when the suite also runs the tests on containers, in another pass. A test that
+// needs containers then skips with a text that begins with LeftToContainers, and the suite sees to it that it ran there.
+const (
+	ContainersToo    = "WARREN_TEST_CONTAINERS_TOO"
+	LeftToContainers = "runs on containers only: needs "
+)
+
 // handedRabbitMQ returns the broker a parent process handed down, nil when there is none.
 func handedRabbitMQ() *RabbitMQ {
 	rawURL := os.Getenv(handedAMQPURL)

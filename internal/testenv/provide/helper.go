@@ -34,6 +34,7 @@ type (
 		ID        int            `json:"id"`
 		Op        string         `json:"op"`
 		Container string         `json:"container,omitempty"`
+		Network   string         `json:"network,omitempty"`
 		Spec      *containerSpec `json:"spec,omitempty"`
 		Seconds   int            `json:"seconds,omitempty"`
 	}
@@ -43,11 +44,15 @@ type (
 		Files map[string]string `json:"files,omitempty"`
 		Cmd   []string          `json:"cmd,omitempty"`
 		Ports map[int]int       `json:"ports"` // port in the container: port on loopback
+
+		Network string `json:"network,omitempty"`
+		Host    string `json:"host,omitempty"` // its name in the network
 	}
 	helperResponse struct {
 		ID        int    `json:"id"`
 		Error     string `json:"error"`
 		Container string `json:"container"`
+		Network   string `json:"network"`
 		Running   bool   `json:"running"`
 		Log       string `json:"log"`
 	}

@@ -84,6 +84,19 @@ func (p *Provider) startRabbit(ctx context.Context, kind Kind, plugins []string)
 	})
 }
 
+// Cluster starts a RabbitMQ cluster of so many nodes, in containers whatever the provider's kind is, for only there can
+// they all come up under addresses of their own. The nodes have no management API.
+func (p *Provider) Cluster(ctx context.Context, size int) (*Cluster, error) {
+	return start(p, "eaddrinuse", func() (*Cluster, error) {
+		image := cmp.Or(os.Getenv("WARREN_RABBITMQ_IMAGE"), rabbitImage)
+		h, err := p.containers(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+		return startCluster(ctx, h, image, size)
+	})
+}
+
 // Postgres returns the server a parent process handed down or DATABASE_URL names, else starts one.
 func (p *Provider) Postgres(ctx context.Context) (*Postgres, error) {
 	if handed := os.Getenv(handedDatabaseURL); handed != "" {

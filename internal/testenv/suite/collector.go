@@ -9,11 +9,17 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/warrenmq/warren/internal/testenv/provide"
 )
 
 // shownLines bounds what is printed of one failed test: a panic that dumps a thousand goroutines is in the log.
 const shownLines = 400
+
+// long is how long a test runs before it is named while it does.
+const long = time.Minute
 
 // event is a line of `go test -json`, see `go doc cmd/test2json`; the build's own actions carry ImportPath.
 type event struct {
@@ -27,9 +33,11 @@ type event struct {
 
 // collector takes in one go test: it prints failures with their output and a line for each package.
 type collector struct {
+	mu       sync.Mutex // guards all that follows
 	out      io.Writer
 	total    *totals
 	where    string // the broker
+	kind     provide.Kind
 	logName  string
 	packages map[string]*pkg
 	builds   map[string][]string // output of go build, by import path
@@ -44,14 +52,18 @@ type pkg struct {
 }
 
 // test is a top-level test with what it and its subtests wrote, less what passed subtests wrote.
-type test struct{ lines []line }
+type test struct {
+	lines []line
+	since time.Time // of its start, or of its end of waiting for other parallel tests
+	waits bool      // for other tests
+}
 
 // line is a line of output; test is the test or subtest that wrote it.
 type line struct{ test, text string }
 
-func newCollector(out io.Writer, total *totals, where, logName string) *collector {
+func newCollector(out io.Writer, total *totals, kind provide.Kind, where, logName string) *collector {
 	return &collector{
-		out: out, total: total, where: where, logName: logName,
+		out: out, total: total, kind: kind, where: where, logName: logName,
 		packages: make(map[string]*pkg), builds: make(map[string][]string),
 	}
 }
@@ -63,11 +75,10 @@ func (c *collector) read(r io.Reader) error {
 		text, err := lines.ReadString('\n')
 		if text != "" {
 			var e event
-			if json.Unmarshal([]byte(text), &e) == nil {
-				c.take(e)
-			} else {
-				fmt.Fprint(c.out, text)
+			if json.Unmarshal([]byte(text), &e) != nil {
+				e = event{Action: "other", Output: text}
 			}
+			c.take(e)
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -79,7 +90,11 @@ func (c *collector) read(r io.Reader) error {
 }
 
 func (c *collector) take(e event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
+	case e.Action == "other":
+		fmt.Fprint(c.out, e.Output)
 	case e.Action == "build-output":
 		c.builds[e.ImportPath] = append(c.builds[e.ImportPath], e.Output)
 	case e.Action == "build-fail":
@@ -144,8 +159,11 @@ func (c *collector) takeTest(p *pkg, e event) {
 	top, _, isSubtest := strings.Cut(e.Test, "/")
 	t := p.tests[top]
 	if t == nil {
-		t = new(test)
+		t = &test{since: time.Now()}
 		p.tests[top] = t
+	}
+	if !isSubtest && (e.Action == "pause" || e.Action == "cont") {
+		t.waits, t.since = e.Action == "pause", time.Now()
 	}
 	switch e.Action {
 	case "output":
@@ -160,11 +178,13 @@ func (c *collector) takeTest(p *pkg, e event) {
 		c.total.failed++
 		p.failed++
 	case "skip":
-		c.total.skipped++
-		c.total.leftOut = append(c.total.leftOut, fmt.Sprintf("%s %s on %s: %s", e.Package, e.Test, c.where, t.reason(e.Test)))
+		c.skipped(e, t.reason(e.Test))
 		t.drop(e.Test)
 	default:
 		return
+	}
+	if e.Action != "skip" && c.kind == provide.Container {
+		c.total.ranOnContainers[testName{e.Package, e.Test}] = true
 	}
 	if isSubtest {
 		return
@@ -174,6 +194,17 @@ func (c *collector) takeTest(p *pkg, e event) {
 	}
 	delete(p.tests, top)
 	c.total.timed(c.where, e)
+}
+
+// skipped takes in a skipped test. One that is left to the pass on containers counts only if it does not run there.
+func (c *collector) skipped(e event, reason string) {
+	line := fmt.Sprintf("%s %s on %s: %s", e.Package, e.Test, c.where, reason)
+	if strings.Contains(reason, provide.LeftToContainers) && c.kind != provide.Container {
+		c.total.leftToContainers[testName{e.Package, e.Test}] = line
+		return
+	}
+	c.total.skipped++
+	c.total.leftOut = append(c.total.leftOut, line)
 }
 
 // drop forgets what a test wrote.
@@ -214,12 +245,30 @@ func (c *collector) print(lines []string, want func(string) bool) {
 	}
 }
 
-// end takes in that nothing comes any more: of a package that has not ended, because the run was interrupted, the tests
-// under way are named.
-func (c *collector) end() {
+// watch names now and then the tests that take long, until done is closed.
+func (c *collector) watch(done <-chan struct{}) {
+	tick := time.NewTicker(long / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+			c.nameRunning(long)
+		}
+	}
+}
+
+// nameRunning names the tests that have been running for longer than given.
+func (c *collector) nameRunning(longer time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, path := range slices.Sorted(maps.Keys(c.packages)) {
-		for name := range c.packages[path].tests {
-			fmt.Fprintf(c.out, "%s %s was running\n", path, name)
+		tests := c.packages[path].tests
+		for _, name := range slices.Sorted(maps.Keys(tests)) {
+			if t := tests[name]; !t.waits && time.Since(t.since) > longer {
+				fmt.Fprintf(c.out, "running for %.0f s: %s %s\n", time.Since(t.since).Seconds(), path, name)
+			}
 		}
 	}
 }

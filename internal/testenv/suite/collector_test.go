@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/warrenmq/warren/internal/testenv/provide"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,9 +53,9 @@ func TestLeaks(t *testing.T) {}
 func collect(t *testing.T, r io.Reader) (*totals, string) {
 	t.Helper()
 	total, out := newTotals(), new(bytes.Buffer)
-	c := newCollector(out, total, "somewhere", "the log")
+	c := newCollector(out, total, provide.Local, "somewhere", "the log")
 	require.NoError(t, c.read(r))
-	c.end()
+	c.nameRunning(0)
 	return total, out.String()
 }
 
@@ -102,7 +105,51 @@ func TestCollectorCutsWhatIsVeryLong(t *testing.T) {
 }
 
 func TestCollectorPassesOnWhatIsNoEvent(t *testing.T) {
-	total, out := collect(t, strings.NewReader("no JSON\n{\"Action\":\"run\",\"Package\":\"p\",\"Test\":\"TestX\"}\nno newline"))
-	require.Equal(t, "no JSON\nno newlinep TestX was running\n", out)
+	total, out := collect(t, strings.NewReader("no JSON\n{\"Action\":\"start\",\"Package\":\"p\"}\nno newline"))
+	require.Equal(t, "no JSON\nno newline", out)
 	require.Zero(t, total.passed+total.failed)
+}
+
+func TestCollectorNamesWhatRuns(t *testing.T) {
+	var events strings.Builder
+	for _, e := range []string{"run TestA", "pause TestA", "run TestB", "run TestB/x", "pass TestB/x", "pass TestB", "cont TestA",
+		"run TestA/y", "pause TestA/y", "run TestC", "pause TestC", "run TestD"} {
+		action, name, _ := strings.Cut(e, " ")
+		fmt.Fprintf(&events, `{"Action":"%s","Package":"p","Test":"%s"}`+"\n", action, name)
+	}
+	_, out := collect(t, strings.NewReader(events.String()))
+	require.Equal(t, "running for 0 s: p TestA\nrunning for 0 s: p TestD\n", out)
+}
+
+// A test that needs containers counts as left out unless the pass on containers has run it.
+func TestCollectorLooksForWhatIsLeftToContainers(t *testing.T) {
+	const skipped = `{"Action":"output","Package":"p","Test":"TestX","Output":"    x_test.go:1: ` + provide.LeftToContainers + `three nodes\n"}
+{"Action":"skip","Package":"p","Test":"TestX"}
+`
+	for _, tt := range []struct {
+		name   string
+		second string // what the pass on containers says; "" when there is none
+		left   int
+	}{
+		{"no second pass", "", 1},
+		{"passed there", `{"Action":"pass","Package":"p","Test":"TestX"}`, 0},
+		{"failed there", `{"Action":"fail","Package":"p","Test":"TestX"}`, 0},
+		{"another one ran there", `{"Action":"pass","Package":"q","Test":"TestX"}`, 1},
+		{"broken off there", `{"Action":"run","Package":"p","Test":"TestX"}`, 1},
+		{"skipped there, too", skipped, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			total := newTotals()
+			require.NoError(t, newCollector(io.Discard, total, provide.Local, "here", "the log").read(strings.NewReader(skipped)))
+			require.Zero(t, total.skipped)
+			require.NoError(t, newCollector(io.Discard, total, provide.Container, "there", "the log").read(strings.NewReader(tt.second)))
+			total.settle()
+			require.Len(t, total.leftOut, tt.left)
+			require.Equal(t, tt.left, total.skipped)
+			for _, line := range total.leftOut {
+				require.Contains(t, line, "p TestX on ")
+				require.Contains(t, line, "three nodes")
+			}
+		})
+	}
 }

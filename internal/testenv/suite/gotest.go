@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/warrenmq/warren/internal/testenv/provide"
@@ -23,6 +24,9 @@ const stopTime = 10 * time.Second
 func (s *suite) goTest(ctx context.Context, command []string, env *provide.Env, where string) error {
 	cmd := exec.Command("go", command...)
 	cmd.Env = s.environ(env.Environ())
+	if env.Kind != provide.Container && slices.Contains(s.passes, provide.Container) {
+		cmd.Env = append(cmd.Env, provide.ContainersToo+"=1")
+	}
 	ownGroup(cmd) // so that an interrupt from the terminal comes from us alone, and reaches all
 	cmd.Stderr = os.Stderr
 	if s.job.plain {
@@ -40,10 +44,14 @@ func (s *suite) goTest(ctx context.Context, command []string, env *provide.Env, 
 		return err
 	}
 	defer log.Close()
-	c := newCollector(os.Stdout, s.total, where, log.Name())
+	c := newCollector(os.Stdout, s.total, env.Kind, where, log.Name())
 	failed := s.total.failed
+	done, watching := make(chan struct{}), make(chan struct{})
+	go func() { defer close(watching); c.watch(done) }()
 	err = runUntil(ctx, cmd, func() error { return c.read(io.TeeReader(stdout, log)) })
-	c.end()
+	close(done)
+	<-watching
+	c.nameRunning(0) // where it was interrupted
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && (s.total.failed > failed || ctx.Err() != nil) {
 		return nil // counted already

@@ -8,7 +8,7 @@
 //
 // It prints failures as they come and at the end what ran where, what was left out and why, and the slowest tests. It
 // exits with a status other than 0 when a test failed, when none ran, and, with CI=true or WARREN_REQUIRE_ALL=1, when
-// anything was left out. An interrupt stops the tests, the broker and the database.
+// anything was left out; a test that needs containers counts as left out unless it ran in the pass on those. An interrupt stops the tests, the broker and the database.
 package main
 
 import (
@@ -45,6 +45,7 @@ func run(ctx context.Context, args []string) int {
 	s := &suite{job: j, args: args[1:], total: newTotals()}
 	s.compile(ctx)
 	passes, left := plan(os.Getenv, j.onlyOne, func() error { return haveImages(ctx) })
+	s.passes = passes
 	s.total.leftOut = append(s.total.leftOut, left...)
 	for _, kind := range passes {
 		if ctx.Err() == nil {
@@ -59,9 +60,10 @@ func run(ctx context.Context, args []string) int {
 
 // suite is one call of this program.
 type suite struct {
-	job   job
-	args  []string
-	total *totals
+	job    job
+	args   []string
+	passes []provide.Kind
+	total  *totals
 }
 
 // pass runs the tests on one broker.

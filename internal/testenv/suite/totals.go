@@ -21,6 +21,8 @@ type totals struct {
 	plain                   int // runs whose tests are not counted: benchmarks
 	ranOn                   []string
 	leftOut                 []string
+	leftToContainers        map[testName]string // what the summary says of it unless it ran there
+	ranOnContainers         map[testName]bool
 	failedPackages          []string
 	problems                []string // other than failed tests
 	tests, packages         []timing
@@ -31,7 +33,12 @@ type timing struct {
 	took time.Duration
 }
 
-func newTotals() *totals { return &totals{} }
+// testName is a test or a subtest.
+type testName struct{ pkg, test string }
+
+func newTotals() *totals {
+	return &totals{leftToContainers: make(map[testName]string), ranOnContainers: make(map[testName]bool)}
+}
 
 // fail notes a failure that is not a test's.
 func (t *totals) fail(problem string) { t.problems = append(t.problems, problem) }
@@ -53,8 +60,23 @@ func (t *totals) timed(where string, e event) {
 	t.tests = append(t.tests, timing{e.Package + " " + e.Test + " on " + where, e.seconds()})
 }
 
+// settle counts as skipped those tests that were left to the pass on containers and did not run there after all.
+func (t *totals) settle() {
+	var lost []string
+	for name, line := range t.leftToContainers {
+		if !t.ranOnContainers[name] {
+			lost = append(lost, line)
+		}
+	}
+	clear(t.leftToContainers)
+	slices.Sort(lost)
+	t.skipped += len(lost)
+	t.leftOut = append(t.leftOut, lost...)
+}
+
 // summary prints what it all came to and returns the exit status.
 func (t *totals) summary(w io.Writer, all bool) int {
+	t.settle()
 	if t.plain == 0 && t.passed+t.failed == 0 && len(t.problems) == 0 {
 		t.fail("no test ran")
 	}

@@ -1,0 +1,233 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/workqueue"
+)
+
+// fate is what is known of a message, in bits: a resent one may be handled before its publish has returned.
+type fate uint8
+
+const (
+	sent fate = 1 << iota
+	confirmed
+	handled
+	excused // it was, or may have been, in a queue that the test deleted
+	dead    // it stands in the dead-letter queue
+)
+
+// ledger has the fate of every message of some publishers, each of which numbers its own from 0. Ten minutes of chaos
+// are a few million messages, so it takes a byte for each.
+type ledger struct {
+	mu        sync.Mutex
+	fates     [][]fate
+	counts    map[fate]int
+	strangers []string // handled, but never sent
+}
+
+func newLedger(publishers int) *ledger {
+	return &ledger{fates: make([][]fate, publishers), counts: map[fate]int{}}
+}
+
+// send enters a publisher's next message.
+func (l *ledger) send(publisher int) (id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id = fmt.Sprintf("%d-%d", publisher, len(l.fates[publisher]))
+	l.fates[publisher] = append(l.fates[publisher], sent)
+	l.counts[sent]++
+	return id
+}
+
+// note enters what has become of a message.
+func (l *ledger) note(id string, f fate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry := l.entry(id)
+	if entry == nil {
+		l.strangers = append(l.strangers, id)
+		return
+	}
+	if *entry&f == 0 {
+		l.counts[f]++
+	}
+	*entry |= f
+}
+
+// entry returns the message's fate, nil when it was never sent.
+func (l *ledger) entry(id string) *fate {
+	publisher, number, _ := strings.Cut(id, "-")
+	p, err1 := strconv.Atoi(publisher)
+	n, err2 := strconv.Atoi(number)
+	if err1 != nil || err2 != nil || p < 0 || p >= len(l.fates) || n < 0 || n >= len(l.fates[p]) {
+		return nil
+	}
+	return &l.fates[p][n]
+}
+
+func (l *ledger) is(id string, f fate) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry := l.entry(id)
+	return entry != nil && *entry&f != 0
+}
+
+// count is the number of messages of which f is known.
+func (l *ledger) count(f fate) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[f]
+}
+
+// each calls fn with every message.
+func (l *ledger) each(fn func(id func() string, f *fate)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p := range l.fates {
+		for n := range l.fates[p] {
+			fn(func() string { return fmt.Sprintf("%d-%d", p, n) }, &l.fates[p][n])
+		}
+	}
+}
+
+// missing are the messages whose publish returned nil and of which nothing else is known.
+func (l *ledger) missing() (ids []string) {
+	l.each(func(id func() string, f *fate) {
+		if *f&confirmed != 0 && *f&(handled|excused|dead) == 0 {
+			ids = append(ids, id())
+		}
+	})
+	return ids
+}
+
+// traffic is publishers that send one message after the other until they are stopped, and the ledger of it.
+type traffic struct {
+	*ledger
+	t       *testing.T
+	stopped chan struct{}
+	running sync.WaitGroup
+	open    sync.RWMutex // read-locked during each publish, so that a writer holds all of them up
+
+	mu      sync.Mutex
+	errs    map[string]int // by their kind
+	strange []string       // errors that a caller could not tell apart
+	overrun time.Duration  // the longest that a publish outlived its context
+}
+
+func newTraffic(t *testing.T, publishers int) *traffic {
+	f := &traffic{ledger: newLedger(publishers), t: t, stopped: make(chan struct{}), errs: map[string]int{}}
+	t.Cleanup(f.stop)
+	return f
+}
+
+// publisher starts the publisher with that number. Each of its messages gets a context of its own, for as long as deadline
+// says.
+func (f *traffic) publisher(number int, p *workqueue.Producer, deadline func() time.Duration) {
+	f.running.Go(func() {
+		for {
+			select {
+			case <-f.stopped:
+				return
+			default:
+				_ = f.one(number, p, deadline())
+			}
+		}
+	})
+}
+
+// one publishes one message.
+func (f *traffic) one(number int, p *workqueue.Producer, deadline time.Duration) error {
+	f.open.RLock()
+	defer f.open.RUnlock()
+	id := f.send(number)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	err := p.Publish(ctx, amqp.Publishing{MessageId: id})
+	over := time.Since(end)
+	if err == nil {
+		f.note(id, confirmed)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.overrun = max(f.overrun, over)
+	if kind, typed := kindOf(err); typed {
+		f.errs[kind]++
+	} else {
+		f.strange = append(f.strange, err.Error())
+	}
+	return err
+}
+
+// kindOf names the outcome of a publish. typed says that it is one of those that Publish documents.
+func kindOf(err error) (kind string, typed bool) {
+	if err == nil {
+		return "confirmed", true
+	}
+	var returned *reconnect.ReturnedError
+	var kinds []string
+	for _, k := range []struct {
+		name string
+		is   bool
+	}{
+		{"returned", errors.As(err, &returned)}, {"refused", errors.Is(err, reconnect.ErrRefused)},
+		{"unknown", errors.Is(err, reconnect.ErrUnknown)}, {"blocked", errors.Is(err, reconnect.ErrBlocked)},
+		{"deadline", errors.Is(err, context.DeadlineExceeded)},
+	} {
+		if k.is {
+			kinds = append(kinds, k.name)
+		}
+	}
+	return strings.Join(kinds, "+"), len(kinds) > 0
+}
+
+// kind is how often a publish ended so.
+func (f *traffic) kind(kind string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.errs[kind]
+}
+
+// pause holds the publishers up, and waits for the publishes in progress, until resume.
+func (f *traffic) pause() { f.open.Lock() }
+
+func (f *traffic) resume() { f.open.Unlock() }
+
+// stop ends the publishers and waits for them.
+func (f *traffic) stop() {
+	select {
+	case <-f.stopped:
+	default:
+		close(f.stopped)
+	}
+	f.running.Wait()
+}
+
+// overrunMargin is what a publish may take beyond the end of its context: the time a busy machine needs to notice.
+const overrunMargin = time.Second
+
+// verify fails the test unless every message that was confirmed is accounted for, none was handled that was never sent,
+// every error was one a caller can tell apart, and no publish outlived its context.
+func (f *traffic) verify() {
+	f.t.Helper()
+	missing := f.missing()
+	require.Empty(f.t, missing[:min(len(missing), 20)], "%d of %d confirmed messages were neither handled nor dead-lettered", len(missing), f.count(confirmed))
+	require.Empty(f.t, f.strangers, "handled, but never sent")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.Empty(f.t, f.strange, "errors without a type")
+	require.Less(f.t, f.overrun, overrunMargin, "a publish outlived its context by %v", f.overrun)
+	f.t.Logf("sent %d, handled %d, publishes %v; ended at most %v after their contexts", f.count(sent), f.count(handled), f.errs, f.overrun)
+}

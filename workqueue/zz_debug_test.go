@@ -1,0 +1,40 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"os"
+	"runtime/pprof"
+	"testing"
+	"time"
+)
+
+func TestZZDelete(t *testing.T) {
+	c := newChaos(t)
+	c.publish()
+	for i := range 30 {
+		c.deleteQueue()
+		began := time.Now()
+		ok := false
+		for time.Since(began) < 6*time.Second {
+			n := c.traffic.count(handled)
+			c.wait(200 * time.Millisecond)
+			if c.traffic.count(handled) > n+20 && c.broker.Queue(t, c.queue.Name).Consumers == 16 {
+				ok = true
+				break
+			}
+		}
+		if !ok {
+			fmt.Printf("stuck at %d: %+v\n", i, c.broker.Queue(t, c.queue.Name))
+			for _, n := range c.names {
+				for _, ch := range c.broker.Channels(t, n) {
+					fmt.Printf("%+v\n", ch)
+				}
+			}
+			fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
+			c.wait(2 * time.Second)
+			fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stdout, 1)
+			t.FailNow()
+		}
+	}
+}
