@@ -6,38 +6,40 @@
 
 FUZZTIME ?= 30s
 
+# What is run is built first, and not run by go run, so that a signal reaches it.
+BUILD = go build -buildvcs=false -o
+
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what tests and demo need and is missing: RabbitMQ, PostgreSQL, a C compiler
 	@scripts/setup broker database compiler
 
-demo: .build/tour ## a narrated run of what the library does, on a real broker
+demo: ## a narrated run of what the library does, on a real broker
 	@scripts/setup --container-will-do broker
+	@$(BUILD) .build/tour ./examples/tour
 	@.build/tour $(ARGS)
 
-test: setup .build/suite ## all tests, with the race detector, on every broker to be had
+test: setup ## all tests, with the race detector, on every broker to be had
+	@$(BUILD) .build/suite ./internal/testenv/suite
 	@.build/suite test $(ARGS)
 
 lint: ## gofmt, go vet, staticcheck; shellcheck where it is installed
+	@scripts/setup
 	@scripts/lint
 
-bench: setup .build/suite ## the benchmarks
+bench: setup ## the benchmarks
+	@$(BUILD) .build/suite ./internal/testenv/suite
 	@.build/suite bench $(ARGS)
 
-chaos: setup .build/suite ## the long form of the chaos tests
+chaos: setup ## the long form of the chaos tests
+	@$(BUILD) .build/suite ./internal/testenv/suite
 	@.build/suite chaos $(ARGS)
 
 fuzz: ## each fuzz target for FUZZTIME, 30s if not set
+	@scripts/setup
 	@scripts/fuzz $(FUZZTIME) $(ARGS)
 
 tidy-check: ## whether go.mod and go.sum of every module are what go mod tidy makes of them
+	@scripts/setup
 	@scripts/tidy-check
-
-# Run as programs of their own, not by go run, so that a signal reaches them. Go knows what is up to date.
-.PHONY: .build/tour .build/suite
-.build/tour:
-	@go build -buildvcs=false -o $@ ./examples/tour
-
-.build/suite:
-	@go build -buildvcs=false -o $@ ./internal/testenv/suite

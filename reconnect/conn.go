@@ -33,6 +33,7 @@ type Conn struct {
 
 	exchanges exchanges // what publishes have learned, for all publishers
 	refused   refusals
+	stalls    stalls
 
 	closing  sync.Once
 	closed   chan struct{} // closed when Close has done its work
@@ -56,13 +57,14 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c := &Conn{cfg: cfg, registry: newRegistry(), board: newBoard(cfg.OnState), workers: newGate(), calls: newGate(),
 		shared: map[PublisherConfig]*Publisher{}, closed: make(chan struct{})}
 	c.life, c.end = context.WithCancelCause(context.Background())
+	c.stalls.log = cfg.Logger.With("connection", cfg.Name)
 	c.publishing = newLink(publishingLink, d, c.registry.all, c.board)
 	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
 	if cfg.Lazy {
 		return c, nil
 	}
 	if _, err := c.publishing.session(ctx, true); err != nil {
-		_ = c.Close(context.Background())
+		_ = c.Close(ctx)
 		return nil, fmt.Errorf("reconnect: dial: %w", err)
 	}
 	return c, nil

@@ -3,7 +3,6 @@ package reconnect
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,9 +15,9 @@ type declarations struct {
 	session *session
 	risks   *risks
 	apart   func(context.Context, item) error // declares on a connection of its own
-	turn    chan struct{}                     // one declares at a time; a lock whose wait ends with a context
 
 	mu     sync.Mutex
+	turns  map[entity]chan struct{} // locks whose wait ends with a context
 	done   map[entity]mark
 	failed map[entity]failure
 	faults atomic.Int32 // len(failed), so that a publish does not take the lock
@@ -37,43 +36,40 @@ type failure struct {
 }
 
 func newDeclarations(s *session) *declarations {
-	return &declarations{session: s, risks: newRisks(), turn: make(chan struct{}, 1),
-		done: map[entity]mark{}, failed: map[entity]failure{}}
+	return &declarations{session: s, risks: newRisks(),
+		turns: map[entity]chan struct{}{}, done: map[entity]mark{}, failed: map[entity]failure{}}
 }
 
-// take waits for the caller's turn to declare.
-func (d *declarations) take(ctx context.Context) error {
+// take waits for the caller's turn to see to an entity, and returns what ends it. Turns are by entity: one that the broker
+// takes long over holds back nobody else.
+func (d *declarations) take(ctx context.Context, e entity) (release func(), err error) {
+	d.mu.Lock()
+	turn := d.turns[e]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		d.turns[e] = turn
+	}
+	d.mu.Unlock()
 	select {
-	case d.turn <- struct{}{}:
-		return nil
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
 	case <-ctx.Done():
-		return ended(ctx)
+		return nil, ended(ctx)
 	}
 }
 
-func (d *declarations) release() { <-d.turn }
-
-// all declares the items, whether or not they were before, and returns what failed. It ends early when the connection is
-// lost.
-func (d *declarations) all(ctx context.Context, items []item) []error {
-	if err := d.take(ctx); err != nil {
-		return []error{err}
-	}
-	defer d.release()
-	return d.each(ctx, items)
-}
-
-// missing declares those of the items that were not yet declared on this session.
+// missing declares those of the items that were not yet declared on this session. Of many workers of one queue, one does.
 func (d *declarations) missing(ctx context.Context, items []item) []error {
 	rest := d.lacking(items)
 	if len(rest) == 0 {
 		return nil
 	}
-	if err := d.take(ctx); err != nil {
+	release, err := d.take(ctx, rest[len(rest)-1].entity)
+	if err != nil {
 		return []error{err}
 	}
-	defer d.release()
-	return d.each(ctx, d.lacking(items)) // others may have declared the same meanwhile
+	defer release()
+	return d.all(ctx, d.lacking(items)) // others may have declared the same meanwhile
 }
 
 func (d *declarations) lacking(items []item) []item {
@@ -86,7 +82,9 @@ func (d *declarations) lacking(items []item) []item {
 	return out
 }
 
-func (d *declarations) each(ctx context.Context, items []item) []error {
+// all declares the items, whether or not they were before, and returns what failed. It ends early when the connection is
+// lost.
+func (d *declarations) all(ctx context.Context, items []item) []error {
 	var faults []error
 	for rest := items; len(rest) > 0; {
 		n, err := d.some(ctx, rest)
@@ -209,15 +207,16 @@ func (d *declarations) publishable(ctx context.Context, exchange, key string) er
 	if _, err := d.verdict(name); err == nil || !d.stale(name) {
 		return err
 	}
-	if err := d.take(ctx); err != nil {
+	release, err := d.take(ctx, name)
+	if err != nil {
 		return err
 	}
-	defer d.release()
+	defer release()
 	f, err := d.verdict(name)
 	if err == nil || !d.stale(name) { // another publish has asked meanwhile
 		return err
 	}
-	return errors.Join(d.each(ctx, []item{f})...)
+	return errors.Join(d.all(ctx, []item{f})...)
 }
 
 // verdict returns the item that could not be declared, and why.
@@ -241,48 +240,3 @@ func (d *declarations) knows(exchange string) bool {
 	_, ok := d.done[exchangeEntity(exchange)]
 	return ok
 }
-
-// risks remembers, across the sessions of a link, what must not be declared on a connection that others use.
-type risks struct {
-	mu       sync.Mutex
-	entities map[entity]bool // whose declaration ended with the loss of the connection
-	kinds    map[string]bool // of exchanges, that are known to exist
-}
-
-func newRisks() *risks {
-	return &risks{entities: map[entity]bool{}, kinds: map[string]bool{}}
-}
-
-// has reports whether the broker may close the connection on which it is declared. An exchange of a kind that a plugin
-// brings is a risk until one of that kind was declared: a broker without the plugin closes the whole connection (503, up
-// to RabbitMQ 3.13.2).
-func (r *risks) has(it item) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.entities[it.entity] || it.plugin() && !r.kinds[it.exchange.Kind]
-}
-
-// note takes err, with which a connection was lost while it was being declared. That may have been the cause: next time
-// it is declared apart.
-func (r *risks) note(it item, err error) {
-	var e *amqp.Error
-	if !errors.As(err, &e) || !e.Server || !slices.Contains(hardErrors, e.Code) {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.entities[it.entity] = true
-}
-
-func (r *risks) clear(it item) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.entities, it.entity)
-	if it.plugin() {
-		r.kinds[it.exchange.Kind] = true
-	}
-}
-
-// hardErrors are the codes with which the broker closes a connection because of what was sent on it.
-var hardErrors = []int{amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
-	amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError}

@@ -3,13 +3,11 @@ package reconnect
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +34,9 @@ func newDialer(raw string, cfg Config) (*dialer, error) {
 		cfg.Heartbeat = urlHeartbeat(raw)
 	}
 	d := &dialer{uri: uri, cfg: cfg}
+	if _, err := d.urlAuth(); err != nil {
+		return nil, fmt.Errorf("reconnect: url: %w", err)
+	}
 	if uri.Scheme == "amqps" && cfg.TLS == nil && cfg.TLSFunc == nil {
 		if _, err := d.tlsFromURL(); err != nil { // read again at each dial; a wrong path will not mend itself
 			return nil, fmt.Errorf("reconnect: url: %w", err)
@@ -139,10 +140,8 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 // credentials are the provider's, asked anew, or the URL's.
 func (d *dialer) credentials(ctx context.Context) (amqp.Authentication, time.Time, error) {
 	if d.cfg.Credentials == nil {
-		if len(d.uri.AuthMechanism) > 0 && d.uri.AuthMechanism[0] == "external" {
-			return &amqp.ExternalAuth{}, time.Time{}, nil
-		}
-		return d.uri.PlainAuth(), time.Time{}, nil
+		auth, err := d.urlAuth()
+		return auth, time.Time{}, err
 	}
 	auth, expires, err := d.cfg.Credentials(ctx)
 	if err == nil && auth == nil {
@@ -152,6 +151,23 @@ func (d *dialer) credentials(ctx context.Context) (amqp.Authentication, time.Tim
 		return nil, expires, fmt.Errorf("Credentials: %w", err)
 	}
 	return auth, expires, nil
+}
+
+// urlAuth is the URL's user and password, in the mechanism that its query names first.
+func (d *dialer) urlAuth() (amqp.Authentication, error) {
+	mechanism := "plain"
+	if len(d.uri.AuthMechanism) > 0 {
+		mechanism = d.uri.AuthMechanism[0]
+	}
+	switch mechanism {
+	case "plain":
+		return d.uri.PlainAuth(), nil
+	case "amqplain":
+		return d.uri.AMQPlainAuth(), nil
+	case "external":
+		return &amqp.ExternalAuth{}, nil
+	}
+	return nil, fmt.Errorf("auth_mechanism: %q is not plain, amqplain or external", mechanism)
 }
 
 // open makes the TCP connection and, for amqps, the TLS one on it. TLS is done here, not by the driver, so that writes
@@ -176,52 +192,6 @@ func (d *dialer) open(ctx context.Context, to address) (net.Conn, error) {
 		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, err)
 	}
 	return secure, nil
-}
-
-// tlsConfig returns a configuration of this dial's own: the driver and crypto/tls would otherwise share one whose server
-// name is that of another host.
-func (d *dialer) tlsConfig(ctx context.Context, server string) (*tls.Config, error) {
-	cfg := d.cfg.TLS
-	if d.cfg.TLSFunc != nil {
-		var err error
-		if cfg, err = d.cfg.TLSFunc(ctx); err != nil {
-			return nil, fmt.Errorf("TLSFunc: %w", err)
-		}
-	}
-	if cfg == nil {
-		var err error
-		if cfg, err = d.tlsFromURL(); err != nil {
-			return nil, err
-		}
-	}
-	cfg = cfg.Clone()
-	if cfg.ServerName == "" {
-		cfg.ServerName = server
-	}
-	return cfg, nil
-}
-
-// tlsFromURL reads the certificate files that the URL's query names.
-func (d *dialer) tlsFromURL() (*tls.Config, error) {
-	cfg := &tls.Config{ServerName: d.uri.ServerName, MinVersion: tls.VersionTLS12}
-	if d.uri.CACertFile != "" {
-		pem, err := os.ReadFile(d.uri.CACertFile)
-		if err != nil {
-			return nil, fmt.Errorf("cacertfile: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cacertfile: no certificate in %s", d.uri.CACertFile)
-		}
-	}
-	if d.uri.CertFile != "" && d.uri.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(d.uri.CertFile, d.uri.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("certfile: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
 }
 
 // config is the driver's configuration of one connection; the driver writes into the properties, so they are its own.

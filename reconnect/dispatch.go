@@ -40,8 +40,12 @@ func (p *Publisher) dispatch(ctx context.Context, m *Message, h *history) (sent,
 				return sent{over: v.over}, v.err
 			}
 		default:
+			send := p.sendOn
+			if p.conn.stalls.has(m) {
+				send = p.sendSlowly
+			}
 			var out sent
-			if out, err = p.sendOn(ctx, s, m); err == nil {
+			if out, err = send(ctx, s, m); err == nil {
 				return out, nil
 			}
 		}
@@ -111,62 +115,6 @@ func (p *Publisher) sendOn(ctx context.Context, s *session, m *Message) (sent, e
 	}
 	f, err := c.send(ctx, m, !p.cfg.AllowUnroutable, !p.cfg.FailFast)
 	return sent{confirms: c, flight: f}, err
-}
-
-// opening is a channel in the making, for all who need it at the time.
-type opening struct {
-	session  *session
-	done     chan struct{} // closed when the following are set
-	confirms *confirms
-	err      error
-}
-
-// channel returns the publisher's channel of s, opening it when there is none. The opening belongs to nobody's context:
-// who does not wait for it any longer leaves it to the others.
-func (p *Publisher) channel(ctx context.Context, s *session) (*confirms, error) {
-	p.mu.Lock()
-	if c := p.current.Load(); c != nil && c.session == s && c.alive() {
-		p.mu.Unlock()
-		return c, nil
-	}
-	o := p.opening
-	if o == nil || o.session != s {
-		o = &opening{session: s, done: make(chan struct{})}
-		if !s.spawn(func() { p.open(o) }) {
-			p.mu.Unlock()
-			return nil, ErrClosed
-		}
-		p.opening = o
-	}
-	p.mu.Unlock()
-	select {
-	case <-o.done:
-		return o.confirms, o.err
-	case <-ctx.Done():
-		return nil, ended(ctx)
-	case <-s.lost():
-		return nil, errGone
-	}
-}
-
-func (p *Publisher) open(o *opening) {
-	c, err := openConfirms(o.session, p.cfg.Window, p.conn.refused.suspect)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case err != nil:
-		o.err = openingError{err}
-	case p.opening != o: // overtaken by the next session
-		c.retire()
-		o.err = errGone
-	default:
-		o.confirms = c
-		p.current.Store(c)
-	}
-	if p.opening == o {
-		p.opening = nil
-	}
-	close(o.done)
 }
 
 // pause decides, for one message, whether what kept it from being sent is a reason to try again.

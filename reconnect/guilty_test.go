@@ -79,11 +79,11 @@ func TestGuiltyCallerFailsAlone(t *testing.T) {
 			p := newPubTestAt(t, broker, url, Config{DialContext: closes.dial}, PublisherConfig{})
 			queue := p.queue(nil)
 			require.NoError(t, p.publish("", queue, "warm"))
-			undisturbed := p.goodCallers(queue, "alone", 2*time.Second, func(context.Context) {})
+			undisturbed := p.goodCallers(queue, "alone", time.Second, func(context.Context) {})
 			msg := g.start(t, p)
 			before := closes.n.Load()
 			var failures atomic.Int64
-			disturbed := p.goodCallers(queue, "beside", 3*time.Second, func(ctx context.Context) {
+			disturbed := p.goodCallers(queue, "beside", 2*time.Second, func(ctx context.Context) {
 				for ctx.Err() == nil {
 					err := p.p.Publish(t.Context(), msg.Exchange, msg.Key, msg.Publishing)
 					failures.Add(1)

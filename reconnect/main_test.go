@@ -3,7 +3,10 @@ package reconnect
 import (
 	"bytes"
 	"context"
+	"flag"
 	"log/slog"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +16,16 @@ import (
 	"github.com/warrenmq/warren/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	// What these tests do is wait, for the most part, so there may be more at once than processors; -parallel wins.
+	if f := flag.Lookup("test.parallel"); f != nil {
+		flag.Parse()
+		if f.Value.String() == f.DefValue {
+			_ = f.Value.Set(strconv.Itoa(max(runtime.GOMAXPROCS(0), 8)))
+		}
+	}
+	testenv.Main(m)
+}
 
 // dialed returns a Conn to the broker at url that backs off shortly, logs to the returned log, and, unless the test does
 // it, is closed without an error when the test ends.

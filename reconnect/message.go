@@ -19,7 +19,11 @@ type Message struct {
 
 // validate returns every fault of m, before anything of it is sent.
 func (p *Publisher) validate(m *Message) error {
-	return wire.Publishing(m.Exchange, m.Key, &m.Publishing, wire.Limits{MaxBody: p.conn.cfg.MaxBody})
+	lim := wire.Limits{MaxBody: p.conn.cfg.MaxBody}
+	if c := p.current.Load(); c != nil {
+		lim.FrameMax = c.session.conn.Config.FrameSize
+	}
+	return wire.Publishing(m.Exchange, m.Key, &m.Publishing, lim)
 }
 
 // complete fills in what a message must have. The caller's own copy is not touched, nor are the headers, which the two

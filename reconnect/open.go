@@ -45,6 +45,7 @@ func (l *link) try(to address) (*session, error) {
 	s := newSession(o, l.running, l.alarm)
 	s.declared.risks = l.risks
 	s.declared.apart = func(ctx context.Context, it item) error { return l.declareApart(ctx, s, to, it) }
+	s.answersElsewhere = func(ctx context.Context) error { return l.answers(ctx, to) }
 	// What cannot be declared holds back only those who name it; only a lost connection makes the session useless.
 	faults := s.declared.all(l.ctx, l.own(l.remembered()))
 	if !s.alive() || l.ctx.Err() != nil {
@@ -92,6 +93,15 @@ func (l *link) declareApart(ctx context.Context, s *session, to address, it item
 	apart := newSession(o, l.running, func(*session) {})
 	defer func() { _ = apart.close(time.Now().Add(time.Second)) }()
 	return apart.onChannel(ctx, it.declare)
+}
+
+// answers returns nil when the broker at an address takes a new connection, which it closes again.
+func (l *link) answers(ctx context.Context, to address) error {
+	o, err := l.dialer.dial(ctx, to, l.role+"/apart")
+	if err != nil {
+		return err
+	}
+	return newSession(o, l.running, func(*session) {}).close(time.Now().Add(time.Second))
 }
 
 // mend asks again, with backoff, for what could not be declared on a new connection and may be possible later: a passive

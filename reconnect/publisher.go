@@ -26,11 +26,12 @@ type Publisher struct {
 	calls, bytes atomic.Int64 // in progress
 	timers       sync.Pool    // of *time.Timer, stopped
 
-	current atomic.Pointer[confirms] // the last channel that was opened
-	mu      sync.Mutex               // guards opening, is never held while anything waits
-	opening *opening
-
+	lane            // for almost everything
+	slow       lane // for stalled destinations
 	quarantine quarantine
+
+	asideMu sync.Mutex // is never held while anything waits
+	aside   []*confirms
 }
 
 // NewPublisher returns a Publisher with a channel of its own, which is opened, as the link is dialed, by the first
@@ -54,12 +55,26 @@ func (c *Conn) NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 }
 
 func newPublisher(c *Conn, cfg PublisherConfig) *Publisher {
-	return &Publisher{conn: c, cfg: cfg, quarantine: quarantine{turn: make(chan struct{}, 1)},
+	p := &Publisher{conn: c, cfg: cfg, quarantine: quarantine{turn: make(chan struct{}, 1)},
 		timers: sync.Pool{New: func() any {
 			t := time.NewTimer(time.Hour)
 			t.Stop()
 			return t
 		}}}
+	p.lane.open = p.openGuarded
+	p.slow.open = func(s *session) (*confirms, error) {
+		return openConfirms(s, min(slowWindow, cfg.Window), c.refused.suspect, &c.stalls)
+	}
+	return p
+}
+
+// openGuarded opens a channel and has it watched for stalled destinations.
+func (p *Publisher) openGuarded(s *session) (*confirms, error) {
+	c, err := openConfirms(s, p.cfg.Window, p.conn.refused.suspect, &p.conn.stalls)
+	if err == nil && !s.spawn(func() { p.guard(c) }) {
+		return nil, ErrClosed // and the channel with the connection
+	}
+	return c, err
 }
 
 // Publish sends msg to exchange with key and waits for the broker's confirmation. nil means that the broker has it safely:
@@ -178,7 +193,7 @@ func (p *Publisher) ready(m *Message) *confirms {
 	if c == nil || !c.alive() || m.UserId != "" && m.UserId != c.session.user || c.session.declared.faults.Load() > 0 {
 		return nil
 	}
-	if !p.conn.exchanges.knows(m.Exchange) || !p.conn.refused.none(m) {
+	if !p.conn.exchanges.knows(m.Exchange) || !p.conn.refused.none(m) || p.conn.stalls.has(m) {
 		return nil
 	}
 	return c

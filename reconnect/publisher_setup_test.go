@@ -109,7 +109,7 @@ func concurrently(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// channelsOf returns the numbers of the channels that the connections of p have.
+// channels returns how many channels the broker sees on the connections of p.
 func (p *pubTest) channels() int {
 	p.t.Helper()
 	return len(p.broker.Channels(p.t, p.conn.cfg.Name))

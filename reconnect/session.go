@@ -31,7 +31,11 @@ type session struct {
 	onBlock   func(*session)
 
 	declared *declarations
-	running  *gate // the link's: its goroutines that talk to the broker, on behalf of callers who may have gone
+	// answersElsewhere returns nil when the broker answers on a new connection.
+	answersElsewhere func(context.Context) error
+	checking         atomic.Bool // whether the broker reads from this one
+
+	running *gate // the link's: its goroutines that talk to the broker, on behalf of callers who may have gone
 }
 
 // newSession takes over an open connection. onBlock is called, from the session's own goroutine, when what blocking

@@ -106,6 +106,7 @@ type chaos struct {
 	node      *testenv.FaultNode
 	random    *rand.Rand
 	names     []string // of the Conns
+	conns     []*reconnect.Conn
 	producers []*workqueue.Producer
 	stops     []func() error // of the workers
 	traffic   *traffic
@@ -125,6 +126,7 @@ func newChaos(t *testing.T) *chaos {
 		// With the heartbeats of one of them a freeze of 2 s is a loss, with those of the other a pause.
 		name := c.name + "-" + strconv.Itoa(i)
 		conn := c.dialWith(reconnect.Config{Name: name, Heartbeat: time.Duration(i+1) * time.Second})
+		c.conns = append(c.conns, conn)
 		p, err := workqueue.NewProducer(conn, c.queue, reconnect.PublisherConfig{})
 		require.NoError(t, err)
 		c.names, c.producers = append(c.names, name), append(c.producers, p)
@@ -193,9 +195,7 @@ func (c *chaos) strike(f fault) {
 // deleteQueue deletes the queue under the publishers' hands; see TestChaos.
 func (c *chaos) deleteQueue() {
 	c.t.Helper()
-	c.traffic.pause()
-	c.drained("before the queue is deleted")
-	c.traffic.resume()
+	c.traffic.paused(func() { c.drained("before the queue is deleted") })
 	n := c.traffic.count(confirmed)
 	testenv.Eventually(c.t, patience, func() bool { return c.traffic.count(confirmed) > n+20 }, "publishing goes on")
 	c.broker.DeleteQueue(c.t, c.queue.Name)

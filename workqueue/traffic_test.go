@@ -200,10 +200,12 @@ func (f *traffic) kind(kind string) int {
 	return f.errs[kind]
 }
 
-// pause holds the publishers up, and waits for the publishes in progress, until resume.
-func (f *traffic) pause() { f.open.Lock() }
-
-func (f *traffic) resume() { f.open.Unlock() }
+// paused waits for the publishes in progress, and holds the publishers up during fn.
+func (f *traffic) paused(fn func()) {
+	f.open.Lock()
+	defer f.open.Unlock()
+	fn()
+}
 
 // stop ends the publishers and waits for them.
 func (f *traffic) stop() {

@@ -11,7 +11,12 @@ import (
 func TestZZDelete(t *testing.T) {
 	c := newChaos(t)
 	c.publish()
-	for i := range 30 {
+	t.Cleanup(func() {
+		if t.Failed() {
+			dump(c)
+		}
+	})
+	for range 30 {
 		c.deleteQueue()
 		began := time.Now()
 		ok := false
@@ -24,17 +29,31 @@ func TestZZDelete(t *testing.T) {
 			}
 		}
 		if !ok {
-			fmt.Printf("stuck at %d: %+v\n", i, c.broker.Queue(t, c.queue.Name))
-			for _, n := range c.names {
-				for _, ch := range c.broker.Channels(t, n) {
-					fmt.Printf("%+v\n", ch)
-				}
-			}
-			fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
-			c.wait(2 * time.Second)
-			fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stdout, 1)
 			t.FailNow()
 		}
 	}
+}
+
+func dump(c *chaos) {
+	t := c.t
+	fmt.Printf("stuck: %+v\n", c.broker.Queue(t, c.queue.Name))
+	for _, n := range c.names {
+		for _, ch := range c.broker.Channels(t, n) {
+			fmt.Printf("%+v\n", ch)
+		}
+	}
+	fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
+	for _, conn := range c.conns {
+		for _, s := range conn.State() {
+			fmt.Printf("%+v\n", s)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
+	for _, conn := range c.conns {
+		for _, s := range conn.State() {
+			fmt.Printf("%+v\n", s)
+		}
+	}
+	_ = pprof.Lookup("goroutine").WriteTo(os.Stdout, 2)
 }

@@ -76,7 +76,7 @@ func (c *Config) fill() {
 	if c.Batch != nil {
 		setDefault(&c.BatchSize, 100)
 		setDefault(&c.BatchWait, 50*time.Millisecond)
-		setDefault(&c.Prefetch, min(2*c.BatchSize, math.MaxUint16))
+		setDefault(&c.Prefetch, max(1, min(2*c.BatchSize, math.MaxUint16)))
 	}
 	setDefault(&c.Prefetch, 1)
 	setDefault(&c.ShutdownTimeout, 30*time.Second)

@@ -77,7 +77,7 @@ func (s *suite) compile(ctx context.Context) {
 
 // environ returns the environment of the tests.
 func (s *suite) environ(servers []string) []string {
-	environ := append(os.Environ(), s.job.environ...)
+	environ := append(slices.Clone(s.job.environ), os.Environ()...) // what is set from outside wins
 	if s.job.race {
 		environ = append(environ, "CGO_ENABLED=1") // the race detector needs it
 	}

@@ -312,7 +312,7 @@ func TestSuperviseEnds(t *testing.T) {
 		})
 	}
 	require.Contains(t, log.String(), "panic in a supervised function")
-	require.Contains(t, log.String(), "core_supervise_test.go", "with its stack")
+	require.Contains(t, log.String(), "supervise_test.go", "with its stack")
 	testenv.Eventually(t, 5*time.Second, func() bool { return len(b.Channels(t, c.Config().Name)) == 0 }, "no channel is left")
 }
 

@@ -88,6 +88,7 @@ func TestDialBadURLKeepsTheSecret(t *testing.T) {
 		"http://user:" + secret + "@127.0.0.1/", "amqp://user:" + secret + "@127.0.0.1:port/", "user:" + secret + "@127.0.0.1",
 		"amqp://user:" + secret + "%zz@127.0.0.1/", "amqp://user:" + secret + "@127.0.0.1/a b c/\x7f", "",
 		"amqp://user:" + secret + "@127.0.0.1/?heartbeat=many",
+		"amqp://user:" + secret + "@127.0.0.1/?auth_mechanism=magic",
 		"amqps://user:" + secret + "@127.0.0.1/?cacertfile=/nowhere/ca.pem",
 	} {
 		began := time.Now()
@@ -311,6 +312,20 @@ func TestFlappingDoesNotResetTheBackoff(t *testing.T) {
 		defer mu.Unlock()
 		check(t, at, least)
 	})
+}
+
+func TestMechanismOfTheURL(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{"": "PLAIN", "?auth_mechanism=plain": "PLAIN", "?auth_mechanism=amqplain": "AMQPLAIN",
+		"?auth_mechanism=external": "EXTERNAL"} {
+		d, err := newDialer("amqp://user:"+secret+"@127.0.0.1/"+query, Config{}.withDefaults())
+		require.NoError(t, err)
+		auth, _, err := d.credentials(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, auth.Mechanism())
+	}
+	c, _ := dialed(t, testenv.Shared(t).URL()+"?auth_mechanism=amqplain", Config{})
+	require.NoError(t, c.Ping(within(t, 5*time.Second)))
 }
 
 func TestCredentialsAreAskedAtEachDial(t *testing.T) {

@@ -41,7 +41,7 @@ func testRestart(t *testing.T, node *testenv.FaultNode) {
 	}
 	testenv.Eventually(t, 5*time.Second, func() bool {
 		states := c.State()
-		return len(states) == 4 && states[0].Attempts > 2 && strings.Contains(states[0].Reason, "connection refused")
+		return len(states) == 4 && states[0].Attempts > 2 && strings.Contains(states[0].Reason, "dial ")
 	}, "the state says why")
 	node.Start()
 	began := time.Now()
@@ -53,7 +53,7 @@ func testRestart(t *testing.T, node *testenv.FaultNode) {
 	require.Equal(t, "again", receive(t, durable.got, 5*time.Second, "a message"))
 	require.Equal(t, 1, node.Queue(t, mine.queue).Consumers)
 	require.Equal(t, 1, node.Queue(t, durable.queue).Consumers)
-	require.NoError(t, c.Ping(within(t, 5*time.Second)))
+	restored(t, c) // the publishing link backs off on its own
 }
 
 // A8, P13.

@@ -1,0 +1,319 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestJudge(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		err   error
+		ended bool
+		want  fate
+	}{
+		{"nil", nil, false, acked},
+		{"nil after the grace", nil, true, acked},
+		{"error", errBad, false, dead},
+		{"not now", fmt.Errorf("wrapped: %w", busy{}), false, later},
+		{"not now after the grace", busy{}, true, later},
+		{"says no", notNow(false), false, dead},
+		{"permanent", permanent{errBad}, false, dead},
+		{"context's after the grace", context.Canceled, true, backed},
+		{"what a client made of it", errBad, true, backed},
+		{"permanent after the grace", fmt.Errorf("x: %w", permanent{errBad}), true, dead},
+		{"deadline", context.DeadlineExceeded, false, dead},
+		{"joined", errors.Join(errBad, busy{}), false, later},
+		{"panic with a not now", &panicError{value: busy{}}, false, dead},
+	} {
+		require.Equal(t, tc.want, judge(tc.err, tc.ended), tc.name)
+	}
+}
+
+type notNow bool
+
+func (n notNow) Error() string { return "n" }
+func (n notNow) NotNow() bool  { return bool(n) }
+
+func TestRetryDelay(t *testing.T) {
+	var grown []time.Duration
+	for try := 1; try <= 9; try++ {
+		d, named := retryDelay(notNow(true), try)
+		require.False(t, named)
+		grown = append(grown, d/time.Second)
+	}
+	require.Equal(t, []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}, grown)
+	d, named := retryDelay(fmt.Errorf("x: %w", busy{3 * time.Minute}), 5)
+	require.True(t, named)
+	require.Equal(t, 3*time.Minute, d)
+	d, named = retryDelay(busy{-1}, 1<<40)
+	require.False(t, named)
+	require.Equal(t, time.Minute, d)
+}
+
+func TestSplitBatch(t *testing.T) {
+	e := each{nil, errBad}
+	require.Equal(t, []error{nil, nil}, splitBatch(nil, 2))
+	require.Equal(t, []error{errBad, errBad}, splitBatch(errBad, 2))
+	require.Equal(t, []error(e), splitBatch(e, 2))
+	require.Equal(t, []error(e), splitBatch(fmt.Errorf("x: %w", e), 2))
+	require.Equal(t, []error{e, e, e}, splitBatch(e, 3))
+	j := errors.Join(errBad, errBad, errBad)
+	require.Equal(t, []error{j, j}, splitBatch(j, 2))
+}
+
+func TestGrown(t *testing.T) {
+	var steps []int
+	for p := 1; p < 100; p = grown(p, 100) {
+		steps = append(steps, p)
+	}
+	require.Equal(t, []int{1, 2, 4, 8, 16, 32, 64}, steps)
+	s := newSpell("t", 3)
+	require.Equal(t, []bool{false, false, true, false}, []bool{s.ripe(10), s.ripe(10), s.ripe(10), s.ripe(10)})
+	full := newSpell("t", 1)
+	require.False(t, full.ripe(1))
+}
+
+func TestTags(t *testing.T) {
+	long := strings.Repeat("ä", 300)
+	a, b := newTag(long), newTag(long)
+	require.NotEqual(t, a, b)
+	require.LessOrEqual(t, len(a), 255)
+	require.True(t, strings.HasPrefix(newTag("w/3"), "w/3-"))
+}
+
+// A simulated broker and a worker: the time said is never after the real one, nor before what could be known.
+func TestArrivals(t *testing.T) {
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		p := 1 + rnd.IntN(6)
+		now := time.Now()
+		tick := func() { now = now.Add(time.Duration(1+rnd.IntN(1000)) * time.Millisecond) }
+		var a arrivals
+		a.reset(p, now)
+		var window []time.Time // delivered, not taken
+		open := 0              // taken, not settled
+		for range 200 {
+			tick()
+			for len(window)+open < p && rnd.IntN(3) > 0 {
+				window = append(window, now)
+			}
+			tick()
+			switch {
+			case len(window) == 0:
+				a.idle(now)
+			case rnd.IntN(2) == 0:
+				at := a.take()
+				require.False(t, at.After(window[0]), "prefetch %d", p)
+				window = window[1:]
+				open++
+			}
+			if open > 0 && rnd.IntN(2) == 0 {
+				n := 1 + rnd.IntN(open)
+				tick()
+				a.settle(n, now)
+				open -= n
+			}
+		}
+	}
+}
+
+// With prefetch 1 a message cannot have come before the one before it was settled.
+func TestArrivalsOfPrefetchOne(t *testing.T) {
+	var a arrivals
+	began := time.Now()
+	a.reset(1, began)
+	require.Equal(t, began, a.take())
+	settled := began.Add(25 * time.Minute)
+	a.settle(1, settled)
+	require.Equal(t, settled, a.take())
+}
+
+func TestLimiter(t *testing.T) {
+	require.Nil(t, newLimiter(0))
+	for _, rate := range []float64{0.5, 20, 1000, 50000} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(rate)
+			began := time.Now()
+			n := max(3, int(rate*2))
+			for range n {
+				time.Sleep(l.reserve(time.Now()))
+			}
+			took := time.Since(began).Seconds()
+			require.InDelta(t, float64(n-1)/rate, took, 1/rate+slack.Seconds())
+		})
+	}
+	t.Run("no burst after a rest", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(10)
+			l.reserve(time.Now())
+			time.Sleep(time.Minute)
+			require.Zero(t, l.reserve(time.Now()))
+			require.Equal(t, 100*time.Millisecond, l.reserve(time.Now()))
+			l.cancel()
+			require.Equal(t, 100*time.Millisecond, l.reserve(time.Now()))
+		})
+	})
+}
+
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		enter := func() (held bool) {
+			held, ok := g.enter(nil, nil)
+			require.True(t, ok)
+			return held
+		}
+		require.False(t, enter())
+		require.Equal(t, 1, g.refused())
+		require.Equal(t, 2, g.refused())
+		g.passed()
+		require.Equal(t, 1, g.refused(), "in a row")
+		g.refused()
+		require.False(t, enter())
+		require.Equal(t, 3, g.refused())
+		require.True(t, enter())
+
+		halt := make(chan struct{})
+		close(halt)
+		_, ok := g.enter(halt, nil)
+		require.False(t, ok)
+		_, ok = g.enter(nil, time.After(time.Second))
+		require.False(t, ok)
+
+		var inside, most, through atomic.Int64
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				held := enter()
+				most.Store(max(most.Load(), inside.Add(1)))
+				time.Sleep(time.Second)
+				inside.Add(-1)
+				if through.Add(1) == 3 {
+					g.passed()
+				}
+				if held {
+					g.leave()
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		require.Zero(t, inside.Load(), "the token is held")
+		g.leave()
+		time.Sleep(2500 * time.Millisecond)
+		require.EqualValues(t, 1, most.Load())
+		time.Sleep(time.Second)
+		wg.Wait()
+		require.EqualValues(t, 10, through.Load())
+		require.EqualValues(t, 7, most.Load(), "all at once when it is wide again")
+		require.False(t, enter())
+	})
+}
+
+func TestPauseSwitch(t *testing.T) {
+	p := newPause()
+	on, changed := p.state()
+	require.False(t, on)
+	p.set(false)
+	select {
+	case <-changed:
+		require.Fail(t, "no change")
+	default:
+	}
+	p.set(true)
+	<-changed
+	on, _ = p.state()
+	require.True(t, on)
+}
+
+func TestCallContext(t *testing.T) {
+	type key struct{}
+	errCause := errors.New("cause")
+	setup := func() (context.Context, context.CancelCauseFunc) {
+		return context.WithCancelCause(context.WithValue(context.Background(), key{}, "v"))
+	}
+	// Each of these must look the same whether or not the standard context was made before.
+	for _, made := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fresh := func(deadline time.Duration) (*callCtx, context.CancelCauseFunc) {
+				parent, cancel := setup()
+				var at time.Time
+				if deadline > 0 {
+					at = time.Now().Add(deadline)
+				}
+				c := newCallCtx(parent, at)
+				if made {
+					c.Done()
+				}
+				require.NoError(t, c.Err())
+				require.NoError(t, context.Cause(c))
+				require.Equal(t, "v", c.Value(key{}))
+				got, ok := c.Deadline()
+				require.Equal(t, at, got)
+				require.Equal(t, deadline > 0, ok)
+				return c, cancel
+			}
+			c, cancel := fresh(time.Minute)
+			cancel(errCause)
+			require.Equal(t, context.Canceled, c.Err())
+			require.Equal(t, errCause, context.Cause(c))
+			<-c.Done()
+
+			c, cancel = fresh(time.Minute)
+			time.Sleep(time.Minute)
+			require.Equal(t, context.DeadlineExceeded, c.Err())
+			cancel(errCause)
+			require.Equal(t, context.DeadlineExceeded, c.Err(), "it stays the same")
+			require.Equal(t, context.DeadlineExceeded, context.Cause(c))
+			<-c.Done()
+
+			c, cancel = fresh(0)
+			c.end()
+			require.Equal(t, context.Canceled, c.Err())
+			<-c.Done()
+			cancel(nil)
+
+			c, cancel = fresh(time.Minute)
+			child, stop := context.WithTimeout(c, time.Hour)
+			after := make(chan error, 1)
+			context.AfterFunc(c, func() { after <- context.Cause(c) })
+			cancel(errCause)
+			<-child.Done()
+			require.Equal(t, errCause, context.Cause(child))
+			require.Equal(t, errCause, <-after)
+			stop()
+
+			c, cancel = fresh(time.Minute)
+			child, stop = context.WithCancel(c)
+			time.Sleep(time.Minute)
+			<-child.Done()
+			require.Equal(t, context.DeadlineExceeded, context.Cause(child))
+			stop()
+			cancel(nil)
+		})
+	}
+}
+
+// An unused context costs one allocation.
+func TestCallContextIsCheap(t *testing.T) {
+	parent, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	deadline := time.Now().Add(time.Hour)
+	n := testing.AllocsPerRun(100, func() {
+		c := newCallCtx(parent, deadline)
+		var ctx context.Context = c
+		_ = ctx.Err()
+		c.end()
+	})
+	require.LessOrEqual(t, n, 1.0)
+}
