@@ -72,9 +72,13 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 
 // Declare puts t on the broker now, and again on every new connection before any channel of it is handed out. It blocks
 // until the broker has answered, through losses of the link, or until ctx ends. Every entity is tried; the errors of all
-// that failed are joined: *TopologyError where a person has to mend something (403, 406), the *amqp.Error of a passive
-// entity that is missing (404) or an exclusive queue that another connection holds (405). What failed is not remembered.
-// Exclusive queues, and their bindings, are declared on the consuming link.
+// that failed are joined: *TopologyError where a person has to mend something (403, 406, an exchange type that the broker
+// does not have, another description on this Conn), the *amqp.Error of a passive entity that is missing (404) or an
+// exclusive queue that another connection holds (405). What failed is not remembered. Exclusive queues, and their
+// bindings, are declared on the consuming link.
+//
+// What is remembered and cannot be declared on a new connection holds back the publishes and the supervised functions
+// that name it; unless it is for a person to mend, it is asked for again with backoff.
 func (c *Conn) Declare(ctx context.Context, t Topology) error {
 	if !c.calls.enter() {
 		return ErrClosed

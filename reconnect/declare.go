@@ -3,6 +3,8 @@ package reconnect
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,9 +87,15 @@ func (d *declarations) lacking(items []item) []item {
 // all declares the items, whether or not they were before, and returns what failed. It ends early when the connection is
 // lost.
 func (d *declarations) all(ctx context.Context, items []item) []error {
+	return d.restore(ctx, items, math.MaxInt64)
+}
+
+// restore is all for a new connection: one item that the broker does not answer to must not hold back the others for
+// longer than limit.
+func (d *declarations) restore(ctx context.Context, items []item, limit time.Duration) []error {
 	var faults []error
 	for rest := items; len(rest) > 0; {
-		n, err := d.some(ctx, rest)
+		n, err := d.some(ctx, rest, limit)
 		if err != nil {
 			faults = append(faults, err)
 		}
@@ -99,20 +107,28 @@ func (d *declarations) all(ctx context.Context, items []item) []error {
 	return faults
 }
 
-// some declares items on one channel until one is refused, which closes the channel, and returns how many it got through,
-// the refused one included.
-func (d *declarations) some(ctx context.Context, items []item) (n int, err error) {
+// some declares items on one channel until one is refused, which closes the channel, or takes longer than limit.
+// It returns how many it got through, that one included.
+func (d *declarations) some(ctx context.Context, items []item, limit time.Duration) (n int, err error) {
 	type progress struct {
 		n   int
 		err error
 	}
+	watched, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var at atomic.Int32
+	watch := time.AfterFunc(limit, func() { giveUp(errNoAnswer) })
+	defer watch.Stop()
 	result := make(chan progress, 1) // not shared variables: the call may be given up and go on
-	err = d.session.onChannel(ctx, func(ch *amqp.Channel) error {
+	err = d.session.onChannel(watched, func(ch *amqp.Channel) error {
 		for i, it := range items {
-			if ctx.Err() != nil {
-				return ended(ctx)
+			at.Store(int32(i))
+			watch.Reset(limit)
+			err := d.one(watched, ch, it)
+			if watched.Err() != nil {
+				return ended(watched)
 			}
-			if err := d.one(ctx, ch, it); err != nil {
+			if err != nil {
 				result <- progress{i + 1, err}
 				return nil
 			}
@@ -120,12 +136,20 @@ func (d *declarations) some(ctx context.Context, items []item) (n int, err error
 		result <- progress{len(items), nil}
 		return nil
 	})
-	if err != nil {
-		return 0, err
+	switch {
+	case err == nil:
+		p := <-result
+		return p.n, p.err
+	case ctx.Err() == nil && context.Cause(watched) == errNoAnswer:
+		it := items[at.Load()]
+		err = fmt.Errorf("reconnect: %s: %w within %v", it.entity, errNoAnswer, limit)
+		d.record(it, err)
+		return int(at.Load()) + 1, err
 	}
-	p := <-result
-	return p.n, p.err
+	return 0, err
 }
+
+var errNoAnswer = errors.New("no answer from the broker")
 
 // one declares one item and records the outcome, unless it is that the connection was lost or ctx has ended.
 func (d *declarations) one(ctx context.Context, ch *amqp.Channel, it item) error {

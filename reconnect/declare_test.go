@@ -375,6 +375,31 @@ func TestLinkMendsWhatMayPass(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return s.declared.faults.Load() == 0 }, "seen by itself")
 }
 
+// On a new connection one entity that the broker does not answer to holds back the others for a while only.
+func TestRestoringIsBounded(t *testing.T) {
+	t.Parallel()
+	b := testenv.Shared(t)
+	c, _ := dialed(t, b.URL(), Config{})
+	s, err := c.publishing.now()
+	require.NoError(t, err)
+	q, before, after := testenv.Name(t, "q"), testenv.Name(t, "before"), testenv.Name(t, "after")
+	items, err := Topology{Queues: []Queue{{Name: before}, {Name: q}, {Name: after}}}.items(Active)
+	require.NoError(t, err)
+	s.declared.risks.entities[queueEntity(q)] = true
+	s.declared.apart = func(ctx context.Context, _ item) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	faults := s.declared.restore(t.Context(), items, 200*time.Millisecond)
+	require.Len(t, faults, 1)
+	require.EqualError(t, faults[0], fmt.Sprintf("reconnect: queue %q: no answer from the broker within 200ms", q))
+	require.Equal(t, []item{items[1]}, s.declared.lacking(items))
+	require.Equal(t, []item{items[1]}, s.declared.mendable(items), "it is asked for again")
+	faults = s.declared.all(within(t, 50*time.Millisecond), items[1:2])
+	require.Len(t, faults, 1)
+	require.ErrorIs(t, faults[0], context.DeadlineExceeded, "a caller has the context's error")
+}
+
 // A caller who gives up while its channel is being opened leaves none behind.
 func TestAbandonedChannelsAreClosed(t *testing.T) {
 	t.Parallel()

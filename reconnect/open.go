@@ -47,7 +47,7 @@ func (l *link) try(to address) (*session, error) {
 	s.declared.apart = func(ctx context.Context, it item) error { return l.declareApart(ctx, s, to, it) }
 	s.answersElsewhere = func(ctx context.Context) error { return l.answers(ctx, to) }
 	// What cannot be declared holds back only those who name it; only a lost connection makes the session useless.
-	faults := s.declared.all(l.ctx, l.own(l.remembered()))
+	faults := s.declared.restore(l.ctx, l.own(l.remembered()), l.dialer.cfg.DialTimeout)
 	if !s.alive() || l.ctx.Err() != nil {
 		defer s.sock.Kill()
 		return nil, fmt.Errorf("connection to %s lost while declaring: %w", to.network, s.lossOr(amqp.ErrClosed))
@@ -114,7 +114,7 @@ func (l *link) mend(s *session) {
 		if len(rest) == 0 {
 			return
 		}
-		if faults := s.declared.all(s.life, rest); len(faults) == 0 {
+		if faults := s.declared.restore(s.life, rest, l.dialer.cfg.DialTimeout); len(faults) == 0 {
 			l.log.Info("declared what could not be declared before", "entities", len(rest))
 		}
 	}

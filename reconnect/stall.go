@@ -25,11 +25,10 @@ import (
 // unconfirmed and gets nothing new. A connection from which the broker does not read any more is given up.
 
 const (
-	// stallAfter is for how long a destination must not have confirmed anything to count as stalled: far longer than
-	// anything takes that works. With a short ConfirmTimeout it is a third of that, so that others are not in doubt by then.
+	// stallAfter is how long a message must have waited for its confirmation for its destination to count as stalled, far
+	// longer than anything takes that works; and then how long the broker may take to show that it still reads. With a
+	// short ConfirmTimeout it is a third of that, so that messages to other destinations are not in doubt by then.
 	stallAfter = 3 * time.Second
-	// unreadAfter is how long a broker that answers on another connection may take to answer on this one.
-	unreadAfter = 3 * time.Second
 	// slowWindow is the window of the lane for stalled destinations: less than the 32 over which a channel loses credit.
 	slowWindow = 16
 	// wholeExchange is the number of stalled keys from which on all of an exchange is taken for stalled.
@@ -47,7 +46,7 @@ type stalls struct {
 	log *slog.Logger
 	any atomic.Bool // so that a publish does not take the lock
 
-	mu    sync.Mutex
+	mu    sync.RWMutex
 	since map[route]time.Time
 	keys  map[string]int // of an exchange, that are stalled
 }
@@ -57,8 +56,8 @@ func (s *stalls) has(m *Message) bool {
 	if !s.any.Load() {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	_, stalled := s.since[route{m.Exchange, m.Key}]
 	return stalled || m.Exchange != "" && s.keys[m.Exchange] >= wholeExchange
 }
@@ -86,11 +85,16 @@ func (s *stalls) confirmed(exchange, key string) {
 	if !s.any.Load() {
 		return
 	}
+	r := route{exchange, key}
+	s.mu.RLock()
+	since, known := s.since[r]
+	s.mu.RUnlock()
+	if !known {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := route{exchange, key}
-	since, known := s.since[r]
-	if !known {
+	if _, known = s.since[r]; !known { // another one was faster
 		return
 	}
 	delete(s.since, r)
@@ -149,7 +153,7 @@ func (p *Publisher) setAside(c *confirms) {
 		p.aside = p.aside[1:]
 	}
 	p.asideMu.Unlock()
-	c.session.spawn(func() { c.session.checkRead(p.conn.publishing.log) })
+	c.session.spawn(func() { c.session.checkRead(p.stallAfter(), p.conn.publishing.log) })
 }
 
 // empty reports whether nothing is unconfirmed on c.
@@ -192,21 +196,36 @@ func (c *confirms) stalled() []route {
 // errUnread is why a session ends from which the broker does not read.
 var errUnread = errors.New("the broker, which answers elsewhere, does not read from this connection any more")
 
-// checkRead finds out whether the broker still reads from s, and ends s when it does not although it answers on a new
-// connection. A broker that answers nowhere is left to the heartbeats.
-func (s *session) checkRead(log *slog.Logger) {
+// checkRead finds out whether the broker still reads from s, and ends s when it does not within the given time although it
+// answers on a new connection. A broker that answers nowhere is left to the heartbeats.
+func (s *session) checkRead(within time.Duration, log *slog.Logger) {
 	if s.checking.Swap(true) {
 		return
 	}
 	defer s.checking.Store(false)
-	ctx, cancel := context.WithTimeout(s.life, unreadAfter)
+	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
-	err := s.onChannel(ctx, func(*amqp.Channel) error { return nil })
-	if err == nil || !s.alive() || s.isBlocked() || s.answersElsewhere == nil {
+	answered := make(chan struct{})
+	if !s.spawn(func() {
+		defer close(answered)
+		_ = s.onChannel(ctx, func(*amqp.Channel) error { return nil })
+	}) {
 		return
 	}
-	if s.answersElsewhere(s.life) != nil || !s.alive() || s.isBlocked() {
+	late := time.NewTimer(within)
+	defer late.Stop()
+	select {
+	case <-answered:
 		return
+	case <-late.C:
+	}
+	if s.isBlocked() || s.answersElsewhere == nil || s.answersElsewhere(s.life) != nil || s.isBlocked() {
+		return
+	}
+	select {
+	case <-answered: // after all
+		return
+	default:
 	}
 	log.Warn("giving the connection up", "error", errUnread)
 	s.end(errUnread)

@@ -42,14 +42,21 @@ func dump(c *chaos) {
 			fmt.Printf("%+v\n", ch)
 		}
 	}
-	fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
+	fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed))
 	for _, conn := range c.conns {
 		for _, s := range conn.State() {
 			fmt.Printf("%+v\n", s)
 		}
 	}
+	var out any
+	c.broker.Eval(t, &out, `
+F = fun(P) -> list_to_binary(io_lib:format("~p ~p ~p", [P, erlang:process_info(P, message_queue_len), erlang:process_info(P, current_stacktrace)])) end,
+[F(P) || P <- rabbit_networking:connections()] ++ [F(P) || P <- rabbit_channel:list()].`)
+	for _, l := range out.([]any) {
+		fmt.Println(l)
+	}
 	time.Sleep(2 * time.Second)
-	fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed), c.traffic.errs)
+	fmt.Println("handled", c.traffic.count(handled), "confirmed", c.traffic.count(confirmed))
 	for _, conn := range c.conns {
 		for _, s := range conn.State() {
 			fmt.Printf("%+v\n", s)

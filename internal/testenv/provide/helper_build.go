@@ -88,7 +88,7 @@ func buildHelper(source, cache, program string) error {
 	}
 	defer os.RemoveAll(dir)
 	built := filepath.Join(dir, "container")
-	cmd := exec.Command("go", "build", "-o", built, ".")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", built, ".")
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -80,6 +80,11 @@ func startLocalRabbit(ctx context.Context, plugins []string) (*RabbitMQ, error) 
 	return r, nil
 }
 
+// resolverConfig lets a node find localhost on a machine without a hosts file, such as a minimal container.
+const resolverConfig = `{lookup, [file, native]}.
+{host, {127,0,0,1}, ["localhost"]}.
+`
+
 // newLocalRabbit lays out the node's directory.
 func newLocalRabbit(server string, plugins []string, ports nodePorts, token string) (*localRabbit, error) {
 	dir, err := newTempDir()
@@ -91,6 +96,7 @@ func newLocalRabbit(server string, plugins []string, ports nodePorts, token stri
 		"advanced.config": advancedConfig,
 		"enabled_plugins": pluginsFile(plugins),
 		"eval.erl":        evalScript,
+		"inetrc":          resolverConfig,
 	}
 	for name, content := range files {
 		if _, err := dir.write(name, content); err != nil {
@@ -126,6 +132,7 @@ func localEnviron(dir string, ports nodePorts, token string) []string {
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		`RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} -eval file:script("` +
 			filepath.Join(dir, "eval.erl") + `")`,
+		"ERL_INETRC=" + filepath.Join(dir, "inetrc"),
 		// The start script then becomes the Erlang machine instead of waiting for it, so that signals and the death of
 		// this process reach it.
 		"RUNNING_UNDER_SYSTEMD=true",

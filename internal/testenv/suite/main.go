@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string) int {
 	}
 	s := &suite{job: j, args: args[1:], total: newTotals()}
 	s.compile(ctx)
-	passes, left := plan(os.Getenv, j.onlyOne, func() error { return haveImages(ctx) })
+	passes, left := plan(os.Getenv, j.onlyOne, func() error { return haveContainers(ctx) })
 	s.passes = passes
 	s.total.leftOut = append(s.total.leftOut, left...)
 	for _, kind := range passes {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/warrenmq/warren/internal/testenv/engine"
@@ -14,14 +16,17 @@ import (
 // pullTime bounds the pulls of images that the engine does not have.
 const pullTime = 10 * time.Minute
 
+// helperModule is the module of the program that runs containers; this one is run from the repository's root.
+const helperModule = "internal/testenv/container"
+
 // requireAll reports whether anything left out is a failure.
 func requireAll(getenv func(string) string) bool {
 	return getenv("CI") == "true" || getenv("WARREN_REQUIRE_ALL") == "1"
 }
 
-// plan chooses the brokers to run on, and says which are left out and why. images reports why there can be no
-// containers; it may take minutes and is asked only where it matters. Where one broker is enough none is left out.
-func plan(getenv func(string) string, onlyOne bool, images func() error) (passes []provide.Kind, left []string) {
+// plan chooses the brokers to run on, and says which are left out and why. containers reports why there can be
+// none; it may take minutes and is asked only where it matters. Where one broker is enough none is left out.
+func plan(getenv func(string) string, onlyOne bool, containers func() error) (passes []provide.Kind, left []string) {
 	const local, container = "the machine's own RabbitMQ", "RabbitMQ 4 in a container"
 	defer func() {
 		if onlyOne {
@@ -42,16 +47,22 @@ func plan(getenv func(string) string, onlyOne bool, images func() error) (passes
 	case onlyOne:
 		return []provide.Kind{provide.Local}, nil
 	}
-	if err := images(); err != nil {
+	if err := containers(); err != nil {
 		return []provide.Kind{provide.Local}, []string{fmt.Sprintf("%s: %v", container, err)}
 	}
 	return []provide.Kind{provide.Local, provide.Container}, nil
 }
 
-// haveImages returns nil when a Docker engine has the images of both servers, or could pull them.
-func haveImages(ctx context.Context) error {
+// haveContainers returns nil when a Docker engine has the images of both servers, or could pull them, and when this Go
+// is new enough for the program that runs them.
+func haveContainers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTime)
 	defer cancel()
+	helper := exec.CommandContext(ctx, "go", "list", "-m")
+	helper.Dir = helperModule
+	if said, err := helper.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+	}
 	e, err := engine.Find(ctx)
 	if err != nil {
 		return err
