@@ -85,20 +85,17 @@ func (c *Conn) Declare(ctx context.Context, t Topology) error {
 	}
 	defer c.calls.leave()
 	items, err := c.admit(t)
-	if err == nil {
-		err = c.declare(ctx, c.declaringLink(items), items)
-	}
 	if err != nil {
-		return fmt.Errorf("reconnect: declare: %w", err)
+		return err
 	}
-	return nil
+	return c.declare(ctx, c.declaringLink(items), items)
 }
 
 // admit turns t into what is to be declared, or says what is wrong with it.
 func (c *Conn) admit(t Topology) ([]item, error) {
 	items, err := t.items(c.cfg.Declare)
 	if err != nil {
-		return nil, fmt.Errorf("topology: %w", err)
+		return nil, fmt.Errorf("reconnect: topology: %w", err)
 	}
 	return c.registry.admit(items)
 }
@@ -108,7 +105,7 @@ func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
 	for {
 		s, err := l.session(ctx, false)
 		if err != nil {
-			return err
+			return fmt.Errorf("reconnect: declare: %w", err)
 		}
 		faults := s.declared.all(ctx, items)
 		if len(faults) > 0 && !s.alive() && ctx.Err() == nil {

@@ -346,7 +346,7 @@ func TestCredentialsAreAskedAtEachDial(t *testing.T) {
 	_, err = c.Channel(within(t, 5*time.Second))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, asked.Load())
-	require.Equal(t, 2, b.CutConnections(t, c.Config().Name))
+	require.Equal(t, 2, b.CutConnections(t, c.Config().Name+"/"))
 	testenv.Eventually(t, 5*time.Second, func() bool { return asked.Load() == 5 && c.Ping(t.Context()) == nil }, "both links are back")
 	s, err := c.publishing.now()
 	require.NoError(t, err)

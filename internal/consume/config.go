@@ -61,7 +61,7 @@ func (c Config) withDefaults() (Config, error) {
 	errs := []error{
 		missing("Name", c.Name == ""), missing("Queue", c.Queue == ""), missing("Supervise", c.Supervise == nil),
 		c.checkHandlers(),
-		between("Concurrency", c.Concurrency, 1, math.MaxInt32), between("Prefetch", c.Prefetch, 1, math.MaxUint16),
+		between("Concurrency", c.Concurrency, math.MaxInt32), between("Prefetch", c.Prefetch, math.MaxUint16),
 		duration("ShutdownTimeout", c.ShutdownTimeout), duration("AbandonAfter", c.AbandonAfter),
 		duration("ConsumerTimeout", c.ConsumerTimeout), c.checkHandlerTimeout(),
 	}
@@ -128,14 +128,17 @@ func (c *Config) checkHandlers() error {
 		return errors.New("Handler: given beside Batch, only one may be")
 	case c.Batch == nil:
 		return nil
-	case c.BatchSize < 1:
-		return fmt.Errorf("BatchSize: %d, must be at least 1", c.BatchSize)
-	case c.BatchWait < 0:
-		return fmt.Errorf("BatchWait: %v, must be positive", c.BatchWait)
-	case c.BatchSize > c.Prefetch:
-		return fmt.Errorf("BatchSize: %d, must not be above Prefetch (%d)", c.BatchSize, c.Prefetch)
 	}
-	return nil
+	var errs []error
+	if c.BatchSize < 1 {
+		errs = append(errs, fmt.Errorf("BatchSize: %d, must be positive, or 0 for 100", c.BatchSize))
+	} else if c.BatchSize > c.Prefetch {
+		errs = append(errs, fmt.Errorf("BatchSize: %d, must not be above Prefetch, which is %d here and at most 65535", c.BatchSize, c.Prefetch))
+	}
+	if c.BatchWait < 0 {
+		errs = append(errs, fmt.Errorf("BatchWait: %v, must be positive, or 0 for 50ms", c.BatchWait))
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Config) checkHandlerTimeout() error {
@@ -161,9 +164,9 @@ func missing(field string, is bool) error {
 	return nil
 }
 
-func between(field string, v, lo, hi int) error {
-	if v < lo || v > hi {
-		return fmt.Errorf("%s: %d, must be %d..%d", field, v, lo, hi)
+func between(field string, v, most int) error {
+	if v < 1 || v > most {
+		return fmt.Errorf("%s: %d, must be between 1 and %d, or 0 for the default", field, v, most)
 	}
 	return nil
 }

@@ -3,14 +3,11 @@ package consume
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/warrenmq/warren/internal/report"
 )
 
 var (
@@ -45,6 +42,7 @@ type generation struct {
 	// The controller's.
 	current *spell // has a consumer at the broker
 	want    int    // prefetch of the consumer to start as soon as it fits
+	pauses  int    // calls of Pause before the current consumer began
 	phase   string // last reported
 
 	mu    sync.Mutex
@@ -161,11 +159,11 @@ func (g *generation) leave() {
 // control is the controller's circle. It returns why the generation ended; nil after a shutdown.
 func (g *generation) control(ctx context.Context) error {
 	for {
-		paused, changed := g.loop.pause.state()
-		if paused && g.cfg.Ordered && g.current != nil {
+		pause, changed := g.loop.pause.state()
+		if g.cfg.Ordered && g.current != nil && pause.times != g.pauses {
 			return g.finish(ctx, errPaused)
 		}
-		if err := g.adjust(ctx, paused); err != nil {
+		if err := g.adjust(ctx, pause.on); err != nil {
 			return g.failed(ctx, err)
 		}
 		select {
@@ -196,87 +194,6 @@ func (g *generation) control(ctx context.Context) error {
 	}
 }
 
-// adjust does what is to be done to get from what is to what is wanted.
-func (g *generation) adjust(ctx context.Context, paused bool) error {
-	switch {
-	case paused && g.phase == report.Paused:
-		return nil
-	case paused:
-		g.want = 0
-		if err := g.withdraw(true); err != nil {
-			return err
-		}
-		g.report(ctx, report.Paused, "")
-		return nil
-	case g.current == nil && g.want == 0:
-		g.want = g.cfg.first()
-	case g.current != nil && g.want > 0:
-		if err := g.cancel(g.current); err != nil {
-			return err
-		}
-		g.current = nil
-	}
-	if g.want == 0 || !g.fits(g.want) {
-		return nil
-	}
-	return g.consume(ctx)
-}
-
-// fits reports whether a consumer with this prefetch may start beside what earlier ones of this channel may still hold.
-func (g *generation) fits(prefetch int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, s := range g.alive {
-		prefetch += s.prefetch
-	}
-	return prefetch <= g.cfg.Prefetch
-}
-
-// consume starts a consumer with the prefetch wanted.
-func (g *generation) consume(ctx context.Context) error {
-	s := newSpell(newTag(g.w.name), g.want)
-	g.loop.active.add()
-	// After the add, so that a neighbour which is stopping and saw no active consumer can rely on none beginning.
-	if paused, _ := g.loop.pause.state(); paused || ctx.Err() != nil {
-		g.loop.active.done()
-		return nil
-	}
-	deliveries, err := call(g, func() (<-chan amqp.Delivery, error) {
-		if err := g.ch.Qos(s.prefetch, 0, false); err != nil {
-			return nil, err
-		}
-		return g.ch.Consume(g.cfg.Queue, s.tag, false, false, false, false, nil)
-	})
-	if err != nil {
-		g.loop.active.done()
-		return fmt.Errorf("consume: consume from %q: %w", g.cfg.Queue, err)
-	}
-	s.deliveries = deliveries
-	g.current, g.want = s, 0
-	g.mu.Lock()
-	g.alive = append(g.alive, s)
-	if g.gone {
-		s.stop()
-	}
-	g.mu.Unlock()
-	g.spells <- s // room for both that can be alive
-	g.loop.consumes(g.w.index)
-	g.report(ctx, report.Consuming, "")
-	return nil
-}
-
-// cancel ends s's consumer at the broker. What was delivered to it before can still be taken, up to the close of its deliveries.
-func (g *generation) cancel(s *spell) error {
-	_, err := call(g, func() (struct{}, error) { return struct{}{}, g.ch.Cancel(s.tag, false) })
-	if err != nil {
-		return fmt.Errorf("consume: cancel: %w", err)
-	}
-	s.cancelled = true
-	g.loop.active.done()
-	g.out.thaw()
-	return nil
-}
-
 // onEnd looks at how the worker ended a spell. over says that err ends the generation.
 func (g *generation) onEnd(ctx context.Context, e ending) (err error, over bool) {
 	switch {
@@ -287,7 +204,7 @@ func (g *generation) onEnd(ctx context.Context, e ending) (err error, over bool)
 		return g.cancelledByBroker(), true
 	case e.why == tooOld && g.cfg.Ordered:
 		return g.finish(ctx, errTooOld), true
-	case e.why == tooOld && e.spell == g.current:
+	case e.why == tooOld: // then the rest is as old, or nearly
 		err = g.withdraw(false)
 		g.want = 0
 	default:
@@ -300,12 +217,4 @@ func (g *generation) onEnd(ctx context.Context, e ending) (err error, over bool)
 		return g.failed(ctx, err), true
 	}
 	return nil, false
-}
-
-// report tells the supervisor a phase that is not the one it knows.
-func (g *generation) report(ctx context.Context, phase, reason string) {
-	if g.phase != phase {
-		g.phase = phase
-		report.State(ctx, phase, reason)
-	}
 }

@@ -206,5 +206,10 @@ func (w *worker) run(ctx context.Context, ch *amqp.Channel) error {
 	if err := w.waitOrphans(ctx); err != nil {
 		return err
 	}
-	return newGeneration(w, ch).live(ctx)
+	err := newGeneration(w, ch).live(ctx)
+	var lost *amqp.Error
+	if ctx.Err() != nil && !errors.As(err, &lost) {
+		return nil // stopped: what went wrong with that is the loop's to tell
+	}
+	return err
 }
