@@ -40,7 +40,7 @@ func (c *Conn) SupervisePublishing(ctx context.Context, name string, t Topology,
 	return c.supervise(ctx, c.publishing, name, t, fn)
 }
 
-func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, fn func(context.Context, *amqp.Channel) error) error {
+func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, fn func(context.Context, *amqp.Channel) error) (err error) {
 	items, err := c.admitWorker(l, name, t, fn == nil)
 	if err != nil {
 		return err
@@ -54,11 +54,14 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
 	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name)}
 	c.board.add(w, State{Name: name, Phase: phaseStarting})
-	defer c.board.remove(w)
+	defer func() { c.board.remove(w, err) }()
 	defer w.forget()
 	err = w.run(ctx)
-	if err == nil && context.Cause(ctx) == ErrClosed {
+	switch {
+	case err == nil && context.Cause(ctx) == ErrClosed:
 		return ErrClosed
+	case err != nil:
+		w.log.Error("ended", "error", err)
 	}
 	return err
 }
@@ -136,8 +139,20 @@ func (w *supervised) run(ctx context.Context) error {
 		}
 		why = lost.why
 		pause.Lost(lost.held)
-		w.log.Warn("running again", "error", why)
+		w.logLoss(s, lost)
 	}
+}
+
+// logLoss says why fn runs again; at a loss of the connection the link has said so for all who stand on it.
+func (w *supervised) logLoss(s *session, lost errLost) {
+	level, msg := slog.LevelWarn, "running again"
+	switch {
+	case !s.alive():
+		level = slog.LevelDebug
+	case lost.held == 0:
+		msg = "cannot run yet, trying again"
+	}
+	w.log.Log(context.Background(), level, msg, "error", lost.why)
 }
 
 // session waits for the link, and says so when that takes time.

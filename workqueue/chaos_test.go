@@ -104,7 +104,6 @@ type chaos struct {
 	node      *testenv.FaultNode
 	random    *rand.Rand
 	names     []string // of the Conns
-	conns     []*reconnect.Conn
 	producers []*workqueue.Producer
 	stops     []func() error // of the workers
 	traffic   *traffic

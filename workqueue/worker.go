@@ -49,7 +49,8 @@ type WorkerConfig struct {
 // Worker handles the messages of one queue. Any number of Workers, in any number of processes, may share a queue; each
 // message goes to one of them.
 type Worker struct {
-	loop *consume.Loop
+	queue string
+	loop  *consume.Loop
 }
 
 // NewWorker returns a Worker that hands each message of q to h. It does no I/O. It returns every fault of q and cfg at
@@ -89,7 +90,7 @@ func newWorker(conn *reconnect.Conn, q Queue, cfg WorkerConfig, handler func(*co
 	if err := errors.Join(q.validate(), err, faults, loopFaults); err != nil {
 		return nil, fmt.Errorf("workqueue: worker of queue %q: %w", q.Name, err)
 	}
-	return &Worker{loop}, nil
+	return &Worker{q.Name, loop}, nil
 }
 
 // deadLetterer returns how failures of a classic queue reach the dead-letter queue: by a confirmed copy, since the broker
@@ -111,7 +112,12 @@ func deadLetterer(conn *reconnect.Conn, q Queue) (func(context.Context, amqp.Del
 // started handlers finish for up to ShutdownTimeout, settles, hands back what was not started, and returns nil, or an
 // error that counts the handlers it had to abandon. It returns earlier only for what cannot be mended: a
 // *reconnect.TopologyError, or reconnect.ErrClosed. It may be called again afterwards, but not twice at once.
-func (w *Worker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
+func (w *Worker) Run(ctx context.Context) error {
+	if err := w.loop.Run(ctx); err != nil {
+		return fmt.Errorf("workqueue: worker of queue %q: %w", w.queue, err)
+	}
+	return nil
+}
 
 // Ready returns a channel that is closed once every handler's channel has consumed for the first time. It is not closed
 // when Run ends before that: wait for either.

@@ -69,7 +69,7 @@ func consumeRaw(r *rig, n, prefetch, workers int) cost {
 }
 
 // consumeLoop takes n messages with a Loop.
-func consumeLoop(r *rig, n, prefetch, workers int) cost {
+func consumeLoop(r *rig, n, prefetch, workers int, slow bool) cost {
 	var mu sync.Mutex
 	left, done := n, make(chan struct{})
 	cfg := r.config(func(context.Context, amqp.Delivery) error {
@@ -80,7 +80,7 @@ func consumeLoop(r *rig, n, prefetch, workers int) cost {
 		}
 		return nil
 	})
-	cfg.Prefetch, cfg.Concurrency = prefetch, workers
+	cfg.Prefetch, cfg.Concurrency, cfg.SlowStart = prefetch, workers, slow
 	cfg.Supervise = newLink(r.tb, r.broker.URL()).Supervise
 	var l *run
 	c := measure(n, func() {
@@ -94,8 +94,12 @@ func consumeLoop(r *rig, n, prefetch, workers int) cost {
 // BenchmarkConsume runs the driver used by hand and the loop in turn and prints the median ratios.
 func BenchmarkConsume(b *testing.B) {
 	for _, queueType := range []string{"quorum", "classic"} {
-		for _, workers := range []int{1, 16} {
-			b.Run(fmt.Sprintf("%s/workers=%d", queueType, workers), func(b *testing.B) {
+		for _, c := range []struct {
+			workers int
+			slow    bool
+		}{{1, false}, {1, true}, {16, false}} {
+			workers := c.workers
+			b.Run(fmt.Sprintf("%s/workers=%d/slow=%v", queueType, workers, c.slow), func(b *testing.B) {
 				const n, prefetch = 20000, 100
 				var rate, cpu, raw, ours []float64
 				for i := range 2*b.N + 5 {
@@ -103,9 +107,9 @@ func BenchmarkConsume(b *testing.B) {
 					r.publish(0, 2*n+5000) // a Loop goes on for a moment after the last it should
 					var x, y cost
 					if i%2 == 0 {
-						x, y = consumeRaw(r, n, prefetch, workers), consumeLoop(r, n, prefetch, workers)
+						x, y = consumeRaw(r, n, prefetch, workers), consumeLoop(r, n, prefetch, workers, c.slow)
 					} else {
-						y, x = consumeLoop(r, n, prefetch, workers), consumeRaw(r, n, prefetch, workers)
+						y, x = consumeLoop(r, n, prefetch, workers, c.slow), consumeRaw(r, n, prefetch, workers)
 					}
 					rate = append(rate, float64(x.wall)/float64(y.wall))
 					cpu = append(cpu, float64(y.cpu)/float64(x.cpu))
