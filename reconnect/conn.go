@@ -116,9 +116,19 @@ func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
 		for _, it := range items {
 			if s.declared.has(it) {
 				c.registry.remember([]item{it})
+				c.isThere(it)
 			}
 		}
 		return errors.Join(faults...)
+	}
+}
+
+// isThere makes the links forget that it could not be declared: it now was, on one of them.
+func (c *Conn) isThere(it item) {
+	for _, l := range []*link{c.publishing, c.consuming} {
+		if s, _, _, _ := l.look(); s != nil {
+			s.declared.forgive(it.entity)
+		}
 	}
 }
 

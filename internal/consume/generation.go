@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/report"
 )
 
 var (
@@ -72,9 +74,9 @@ const (
 	tooOld      // a message reached the bound
 )
 
-func newGeneration(w *worker, ch *amqp.Channel) *generation {
+func newGeneration(w *worker, ch *amqp.Channel, cfg *Config) *generation {
 	return &generation{
-		w: w, loop: w.loop, cfg: &w.loop.cfg, log: w.loop.log.With("name", w.name), ch: ch,
+		w: w, loop: w.loop, cfg: cfg, log: w.loop.log.With("name", w.name), ch: ch,
 		out:     newSettler(ch, &w.loop.counters),
 		closed:  ch.NotifyClose(make(chan *amqp.Error, 1)),
 		cancels: ch.NotifyCancel(make(chan string, 8)),
@@ -156,8 +158,10 @@ func (g *generation) leave() {
 	}
 }
 
-// control is the controller's circle. It returns why the generation ended; nil after a shutdown.
+// control is the controller's circle. It returns why the generation ended; nil after a shutdown, and when its supervisor
+// wants it to go on elsewhere: then without a limit to what runs.
 func (g *generation) control(ctx context.Context) error {
+	leave := report.Leave(ctx)
 	for {
 		pause, changed := g.loop.pause.state()
 		if g.cfg.Ordered && g.current != nil && pause.times != g.pauses {
@@ -171,6 +175,8 @@ func (g *generation) control(ctx context.Context) error {
 			if g.ch.IsClosed() {
 				return g.lost(ctx)
 			}
+			return g.finish(ctx, nil)
+		case <-leave:
 			return g.finish(ctx, nil)
 		case e := <-g.closed:
 			return lossError(e)
