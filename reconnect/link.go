@@ -31,6 +31,8 @@ type link struct {
 	risks      *risks
 	board      *board
 	log        *slog.Logger
+	// onUnreadable is told of sessions that were lost because of an unreadable message; nil on the publishing link.
+	onUnreadable func(why error)
 
 	ctx     context.Context // ends when the link must dial no more
 	end     context.CancelFunc
@@ -161,6 +163,7 @@ func (l *link) run(stopped chan struct{}) {
 
 // lose makes the loss of s known.
 func (l *link) lose(s *session, pause *backoff.Counter) error {
+	l.judge(s)
 	held := time.Since(s.born)
 	pause.Lost(held)
 	err := fmt.Errorf("connection lost: %w", s.cause())

@@ -164,12 +164,15 @@ func (s *setup) take(queue string, n int) []amqp.Delivery {
 	require.NoError(s.t, err)
 	var out []amqp.Delivery
 	testenv.Eventually(s.t, patience, func() bool {
-		d, ok, err := ch.Get(queue, true)
-		require.NoError(s.t, err)
-		if ok {
+		for len(out) < n {
+			d, ok, err := ch.Get(queue, true)
+			require.NoError(s.t, err)
+			if !ok {
+				return false
+			}
 			out = append(out, d)
 		}
-		return len(out) == n
+		return true
 	}, "%d messages in %s", n, queue)
 	return out
 }
