@@ -17,6 +17,7 @@ import (
 // A2: under a memory alarm publishes and Close end with their contexts, the error tells whether anything was sent, what is
 // in the queue is handled and acknowledged, and afterwards publishing goes on by itself.
 func TestA2MemoryAlarm(t *testing.T) {
+	t.Parallel()
 	const bound = 2 * time.Second
 	node := testenv.Node(t)
 	s := newSetupOn(t, node.Broker, node.URL(), workqueue.Queue{})
@@ -72,6 +73,7 @@ func TestA2MemoryAlarm(t *testing.T) {
 // by the links and by the handler that runs; no publish outlives its context, those that may not wait say that they
 // do not know, those that may are sent again; nothing that was confirmed is lost.
 func TestA3FrozenBroker(t *testing.T) {
+	t.Parallel()
 	const heartbeat, publishers = time.Second, 8
 	node := testenv.Node(t)
 	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{Heartbeat: heartbeat})
