@@ -33,6 +33,7 @@ type link struct {
 	log        *slog.Logger
 	// onUnreadable is told of sessions that were lost because of an unreadable message; nil on the publishing link.
 	onUnreadable func(why error)
+	level        slog.Level // of the log lines when all is well
 
 	ctx     context.Context // ends when the link must dial no more
 	end     context.CancelFunc
@@ -168,7 +169,11 @@ func (l *link) lose(s *session, pause *backoff.Counter) error {
 	pause.Lost(held)
 	err := fmt.Errorf("connection lost: %w", s.cause())
 	l.set(nil, err)
-	l.log.Warn("connection lost", "error", s.cause(), "held", held)
+	level := slog.LevelWarn
+	if l.ctx.Err() != nil {
+		level = slog.LevelDebug // it is not dialed again: whoever ended it knows
+	}
+	l.log.Log(l.ctx, level, "connection lost", "error", s.cause(), "held", held)
 	s.sock.Kill()
 	return err
 }
@@ -192,7 +197,7 @@ func (l *link) connect(pause *backoff.Counter, why error) (*session, error) {
 		if err == nil {
 			l.set(s, nil)
 			l.show(s)
-			l.log.Info("connected", "attempts", pause.Attempts())
+			l.log.Log(l.ctx, l.level, "connected", "attempts", pause.Attempts())
 			return s, nil
 		}
 		if l.ctx.Err() != nil {

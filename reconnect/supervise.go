@@ -29,6 +29,11 @@ const phaseStarting = report.Starting
 //
 // What is declared is remembered as by Declare; exclusive queues that only t names, until Supervise returns.
 //
+// A message that the driver cannot read closes the connection of its reader, and comes again. When that happens to the
+// consuming link repeatedly, each fn is run on a connection of its own until it is known whose message it is, and that one
+// for as long as it lasts; its State's Reason says so. To be moved, fn's context ends, and fn is run again after it has
+// returned. A fn whose t names exclusive queues is not moved.
+//
 // fn's context ends with ctx, with the Conn's closing, or when its channel is lost, which is then its cause. fn must not
 // use the channel from two goroutines at once for calls that wait for an answer (declare, consume, qos); it may leave the
 // channel open.

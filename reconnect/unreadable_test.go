@@ -53,7 +53,7 @@ func TestSuspicion(t *testing.T) {
 			s.apart(true, a)
 			time.Sleep(quietFor - 1)
 			s.apart(true, b)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			s.apart(false, b)
 		}},
 		{"the guilty one stays apart while it is guilty, the others go soon", func(t *testing.T, s suspicion) {
@@ -71,7 +71,7 @@ func TestSuspicion(t *testing.T) {
 			s.lostOwn(a, errBadFrame)
 			time.Sleep(quietFor - 1)
 			s.apart(true, a)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			s.apart(false, a)
 		}},
 		{"a second guilty one shows itself while all are apart", func(_ *testing.T, s suspicion) {

@@ -24,13 +24,14 @@ func TestUnreadableMessagesAreContained(t *testing.T) {
 	log := &linkLosses{counts: &counts{n: map[string]int{}}}
 	s := newSetupWith(t, testenv.Shared(t), testenv.Shared(t).URL(), workqueue.Queue{}, reconnect.Config{Logger: slog.New(log)})
 	queues := s.further(2)
+	const early, late = good / 10, good * 3 / 4 // the second one comes when all seems to be well again
 	for i, q := range queues {
-		s.fill(q, "first", i, 0, good/2)
+		q.fill(i, 0, [...]int{early, late, late}[i])
 	}
 	queues[0].raw(amqp.Publishing{MessageId: "deep", Headers: nested(60)})
 	queues[1].rawDead(amqp.Publishing{MessageId: "long", Headers: amqp.Table{"text": strings.Repeat("x", 131_000-10)}})
 	for i, q := range queues {
-		s.fill(q, "second", i, good/2, good)
+		q.fill(i, [...]int{early, late, late}[i], good)
 	}
 
 	handled := newRuns()
@@ -81,16 +82,16 @@ func (s *setup) further(n int) []*setup {
 	return out
 }
 
-// fill publishes those of the messages from to to that are the i-th queue's.
-func (s *setup) fill(q *setup, part string, i, from, to int) {
+// fill publishes to the i-th of three queues its third of the messages numbered from up to to.
+func (s *setup) fill(i, from, to int) {
 	s.t.Helper()
 	var msgs []amqp.Publishing
 	for n := from; n < to; n++ {
 		if n%3 == i {
-			msgs = append(msgs, amqp.Publishing{MessageId: part + "-" + strconv.Itoa(n)})
+			msgs = append(msgs, amqp.Publishing{MessageId: strconv.Itoa(n)})
 		}
 	}
-	require.NoError(s.t, q.producer(reconnect.PublisherConfig{}).PublishBatch(s.t.Context(), msgs))
+	require.NoError(s.t, s.producer(reconnect.PublisherConfig{}).PublishBatch(s.t.Context(), msgs))
 }
 
 // rawDead publishes like raw, but to another queue, in which the message dies and so comes to this one, with the headers
