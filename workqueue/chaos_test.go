@@ -196,6 +196,7 @@ func (c *chaos) deleteQueue() {
 	c.traffic.paused(func() { c.drained("before the queue is deleted") })
 	n := c.traffic.count(confirmed)
 	testenv.Eventually(c.t, patience, func() bool { return c.traffic.count(confirmed) > n+20 }, "publishing goes on")
+	c.traffic.gone.Store(true)
 	c.broker.DeleteQueue(c.t, c.queue.Name)
 	c.traffic.each(func(_ func() string, f *fate) {
 		if *f&handled == 0 {
@@ -223,6 +224,7 @@ func (c *chaos) recovered(after string) {
 		number := chaosConns*perConn + i
 		testenv.Eventually(c.t, patience, func() bool { return c.traffic.one(number, p, time.Second) == nil }, "after %s: publishing again", after)
 	}
+	c.traffic.gone.Store(false)
 	n := c.traffic.count(handled)
 	testenv.Eventually(c.t, patience, func() bool { return c.traffic.count(handled) > n || c.depth(c.queue.Name) == 0 }, "after %s: handling again", after)
 }

@@ -10,11 +10,41 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/reconnect"
 	"github.com/warrenmq/warren/workqueue"
 )
 
+// depot is where parcels wait in a queue, and workers deliver them.
+type depot struct {
+	*tour
+	cable    *cable // of the chapter that cuts it
+	conn     *reconnect.Conn
+	queue    workqueue.Queue
+	producer *workqueue.Producer
+}
+
 // none is the number of no parcel.
 const none = -1
+
+// openDepot connects; close ends it.
+func openDepot(ctx context.Context, t *tour, cfg reconnect.Config) (*depot, error) {
+	cfg.Logger = t.logger()
+	conn, err := reconnect.Dial(ctx, t.url, cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := &depot{tour: t, conn: conn, queue: workqueue.Queue{Name: t.name("parcels")}}
+	if d.producer, err = workqueue.NewProducer(conn, d.queue, reconnect.PublisherConfig{}); err != nil {
+		return nil, errors.Join(err, conn.Close(context.Background()))
+	}
+	return d, nil
+}
+
+// close deletes the queues and disconnects.
+func (d *depot) close() error {
+	err := d.cleanUp()
+	return errors.Join(err, d.conn.Close(context.Background()))
+}
 
 // send queues parcels 0 to n-1 and returns when the broker has them safely.
 func (d *depot) send(ctx context.Context, n int) error {

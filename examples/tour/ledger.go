@@ -10,7 +10,7 @@ import (
 	"github.com/warrenmq/warren/workqueue"
 )
 
-// parcel is the message of the work queue's chapter.
+// parcel is the message of the chapters about a depot.
 type parcel struct {
 	Number int
 }
@@ -61,9 +61,19 @@ func (l *ledger) book(worker string, number int) {
 
 // wait blocks until so many parcels are booked.
 func (l *ledger) wait(ctx context.Context, parcels int) error {
+	return l.until(ctx, parcels, func() int { return len(l.booked) })
+}
+
+// waitFor blocks until all the given parcels are booked.
+func (l *ledger) waitFor(ctx context.Context, parcels []int) error {
+	return l.until(ctx, len(parcels), func() int { return l.among(parcels) })
+}
+
+// until blocks until count, which is called with the lock held, gives so many.
+func (l *ledger) until(ctx context.Context, parcels int, count func() int) error {
 	for {
 		l.mu.Lock()
-		booked, changed := len(l.booked), l.changed
+		booked, changed := count(), l.changed
 		l.mu.Unlock()
 		if booked >= parcels {
 			return nil
@@ -74,6 +84,22 @@ func (l *ledger) wait(ctx context.Context, parcels int) error {
 			return fmt.Errorf("%d of %d parcels: %w", booked, parcels, ctx.Err())
 		}
 	}
+}
+
+// of returns how many of the given parcels are booked.
+func (l *ledger) of(parcels []int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.among(parcels)
+}
+
+func (l *ledger) among(parcels []int) (n int) {
+	for _, number := range parcels {
+		if l.booked[number] {
+			n++
+		}
+	}
+	return n
 }
 
 // counts returns how many parcels are booked, in all, again and by a worker.

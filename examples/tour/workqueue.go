@@ -16,27 +16,14 @@ import (
 	"github.com/warrenmq/warren/workqueue"
 )
 
-// depot is the work queue's chapter: parcels wait in a queue, and workers deliver them.
-type depot struct {
-	*tour
-	cable    *cable
-	conn     *reconnect.Conn
-	queue    workqueue.Queue
-	producer *workqueue.Producer
-}
-
 func workQueue(ctx context.Context, t *tour) (err error) {
-	d := &depot{tour: t, cable: new(cable), queue: workqueue.Queue{Name: t.name("parcels")}}
-	d.conn, err = reconnect.Dial(ctx, t.url, reconnect.Config{Name: t.name("depot"), DialContext: d.cable.dial, Logger: t.logger()})
+	cable := new(cable)
+	d, err := openDepot(ctx, t, reconnect.Config{Name: t.name("depot"), DialContext: cable.dial})
 	if err != nil {
 		return err
 	}
-	defer d.conn.Close(context.Background())
-	d.producer, err = workqueue.NewProducer(d.conn, d.queue, reconnect.PublisherConfig{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.cleanUp()) }()
+	d.cable = cable
+	defer func() { err = errors.Join(err, d.close()) }()
 	for _, part := range []func(context.Context) error{d.declaring, d.dispatch, d.cutting, d.failing} {
 		if err := part(ctx); err != nil {
 			return err

@@ -150,15 +150,7 @@ func (n *FaultNode) Thaw() {
 func (n *FaultNode) Alarm(on bool) {
 	n.tb.Helper()
 	n.changed = true
-	change := "rabbit_alarm:clear_alarm(Alarm)"
-	if on {
-		change = "rabbit_alarm:set_alarm({Alarm, []})"
-	}
-	// Raised the way the memory monitor does it, but without its delay of 2.5 s. The monitor itself speaks up only when
-	// its own view changes, so it does not clear this one. The question comes after the notice and so waits for it.
-	n.Eval(n.tb, nil, fmt.Sprintf(`
-Alarm = {resource_limit, memory, node()}, %s,
-%v = lists:keymember(Alarm, 1, rabbit_alarm:get_alarms()).`, change, on))
+	n.do("alarm", func(ctx context.Context) error { return n.server.Alarm(ctx, on) })
 }
 
 // ConsumerTimeout sets how long a delivery may stay unsettled before the broker closes its channel. It holds for

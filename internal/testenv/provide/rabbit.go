@@ -82,6 +82,20 @@ func (r *RabbitMQ) Thaw() error {
 	return r.machine.thaw()
 }
 
+// Alarm raises or clears the node's memory alarm. It returns once the connections have been told; the node's clients learn
+// of it, by connection.blocked, when they publish.
+func (r *RabbitMQ) Alarm(ctx context.Context, on bool) error {
+	change := "rabbit_alarm:clear_alarm(Alarm)"
+	if on {
+		change = "rabbit_alarm:set_alarm({Alarm, []})"
+	}
+	// Raised the way the memory monitor does it, but without its delay of 2.5 s. The monitor itself speaks up only when
+	// its own view changes, so it does not clear this one. The question comes after the notice and so waits for it.
+	return r.Eval(ctx, fmt.Sprintf(`
+Alarm = {resource_limit, memory, node()}, %s,
+%v = lists:keymember(Alarm, 1, rabbit_alarm:get_alarms()).`, change, on), nil)
+}
+
 // Running reports whether the node's processes are there, frozen or not.
 func (r *RabbitMQ) Running() bool { return r.machine != nil && r.machine.running() }
 
