@@ -43,6 +43,7 @@ type generation struct {
 	grow    chan *spell             // from the worker
 
 	// The controller's.
+	queue   string // consumed
 	current *spell // has a consumer at the broker
 	want    int    // prefetch of the consumer to start as soon as it fits
 	phase   string // last reported
@@ -77,6 +78,7 @@ const (
 func newGeneration(w *worker, ch *amqp.Channel) *generation {
 	return &generation{
 		w: w, loop: w.loop, cfg: &w.loop.cfg, log: w.loop.log.With("name", w.name), ch: ch,
+		queue:   w.loop.cfg.Queue,
 		out:     newSettler(ch, &w.loop.counters),
 		closed:  ch.NotifyClose(make(chan *amqp.Error, 1)),
 		cancels: ch.NotifyCancel(make(chan string, 8)),
@@ -160,6 +162,13 @@ func (g *generation) leave() {
 
 // control is the controller's circle. It returns why the generation ended; nil after a shutdown.
 func (g *generation) control(ctx context.Context) error {
+	if err := g.open(ctx); err != nil {
+		return g.failed(ctx, err)
+	}
+	var look <-chan time.Time
+	if g.cfg.Watch != nil && g.w.index == 0 {
+		look = time.After(0)
+	}
 	for {
 		paused, changed := g.loop.pause.state()
 		if paused && g.cfg.Ordered && g.current != nil {
@@ -191,6 +200,12 @@ func (g *generation) control(ctx context.Context) error {
 			if err, over := g.onEnd(ctx, e); over {
 				return err
 			}
+		case <-look:
+			next, err := g.look()
+			if err != nil {
+				return g.failed(ctx, err)
+			}
+			look = time.After(next)
 		case <-changed:
 		}
 	}
@@ -245,11 +260,11 @@ func (g *generation) consume(ctx context.Context) error {
 		if err := g.ch.Qos(s.prefetch, 0, false); err != nil {
 			return nil, err
 		}
-		return g.ch.Consume(g.cfg.Queue, s.tag, false, false, false, false, nil)
+		return g.ch.Consume(g.queue, s.tag, false, false, false, false, nil)
 	})
 	if err != nil {
 		g.loop.active.done()
-		return fmt.Errorf("consume: consume from %q: %w", g.cfg.Queue, err)
+		return fmt.Errorf("consume: consume from %q: %w", g.queue, err)
 	}
 	s.deliveries = deliveries
 	g.current, g.want = s, 0

@@ -1,5 +1,5 @@
-// Package report lets the code that runs inside a supervised function say what it is doing, so that the supervisor can
-// show it in its state without the two knowing each other.
+// Package report is what a supervisor and the code inside a supervised function tell each other without knowing each other:
+// the code says what it is doing, for the supervisor's state, and the supervisor on which connection the code runs.
 package report
 
 import "context"
@@ -26,3 +26,15 @@ func State(ctx context.Context, phase, reason string) {
 		fn(phase, reason)
 	}
 }
+
+type linkKey struct{}
+
+// WithLink returns a context of code that runs on the connection id, which is comparable and never used for another one.
+func WithLink(ctx context.Context, id any) context.Context {
+	return context.WithValue(ctx, linkKey{}, id)
+}
+
+// Link returns the connection on which the supervised function of ctx runs: equal for all channels of one connection,
+// different after a reconnect. It is nil outside of a supervised function. What is private to a connection, an exclusive
+// queue, is there as long as it stays the same.
+func Link(ctx context.Context) any { return ctx.Value(linkKey{}) }
