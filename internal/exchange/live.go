@@ -1,0 +1,187 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/report"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// live is the queue of a live subscription, on which all channels of its subscriber consume: one on each connection, under
+// a fresh name. See the package comment.
+type live struct {
+	conn  *reconnect.Conn
+	sub   Subscription
+	onGap func(from, to time.Time)
+	over  overflow
+	held  int64 // messages that the subscriber's channels may hold
+	log   *slog.Logger
+
+	// turn is held, by sending to it, while the queue is looked for, made or deleted, OnGap included. It guards the next two.
+	turn  chan struct{}
+	link  any    // the connection of the queue
+	queue string // "": there is none
+
+	mu    sync.Mutex
+	known time.Time // the last moment at which the queue was known to be bound; zero: it never was
+}
+
+func newLive(conn *reconnect.Conn, s Subscription, cfg SubscriberConfig) *live {
+	log := slog.Default()
+	if conn != nil {
+		log = conn.Config().Logger
+	}
+	log = log.With("exchange", s.Exchange.Name)
+	return &live{conn: conn, sub: s, onGap: cfg.OnGap, over: overflow{call: cfg.OnOverflow, log: log}, log: log,
+		turn: make(chan struct{}, 1)}
+}
+
+// open returns the queue to consume on ch. The first channel of a connection makes it, and reports the gap before any
+// channel consumes from it.
+func (l *live) open(ctx context.Context, ch *amqp.Channel) (string, error) {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	link := report.Link(ctx)
+	if l.queue != "" && l.link == link {
+		return l.queue, l.again(ch)
+	}
+	name := l.sub.freshName()
+	if err := l.make(ch, name); err != nil {
+		return "", err
+	}
+	l.link, l.queue = link, name
+	l.bound(time.Now())
+	return name, nil
+}
+
+// again makes sure that the queue is still there: only its channel was lost. One that somebody deleted is replaced on
+// the next channel, since this one is closed by the answer.
+func (l *live) again(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclarePassive(l.queue, false, false, true, false, nil)
+	var refusal *amqp.Error
+	if errors.As(err, &refusal) && refusal.Code == amqp.NotFound {
+		l.queue = ""
+	}
+	return err
+}
+
+// make declares the queue and binds it. It uses the driver, and not the Conn's topology, which would make it again on the
+// next connection.
+func (l *live) make(ch *amqp.Channel, name string) error {
+	q := l.sub.live(name)
+	if _, err := ch.QueueDeclare(name, false, false, true, false, q.Arguments); err != nil {
+		return explain(fmt.Sprintf("queue %q", name), err)
+	}
+	for _, b := range l.sub.bindings(l.sub.keys(), name) {
+		if err := ch.QueueBind(name, b.Key, b.Exchange, false, nil); err != nil {
+			return explain(fmt.Sprintf("binding %q -> queue %q by %q", b.Exchange, name, b.Key), err)
+		}
+	}
+	return nil
+}
+
+// explain turns a refusal that only a person can mend into what the Conn makes of one.
+func explain(entity string, err error) error {
+	var refusal *amqp.Error
+	if errors.As(err, &refusal) && refusal.Server && (refusal.Code == amqp.AccessRefused || refusal.Code == amqp.PreconditionFailed) {
+		return &reconnect.TopologyError{Entity: entity, Err: err}
+	}
+	return fmt.Errorf("declare %s: %w", entity, err)
+}
+
+// bound notes that a new queue is bound, and reports that none was since the last one was known to be.
+func (l *live) bound(now time.Time) {
+	l.mu.Lock()
+	from := l.known
+	l.known = now
+	l.mu.Unlock()
+	if from.IsZero() {
+		return
+	}
+	l.log.Warn("live subscription was not bound; what was published meanwhile is missed", "from", from, "to", now)
+	if l.onGap != nil {
+		l.protect("OnGap", func() { l.onGap(from, now) })
+	}
+}
+
+// watch is shown the queue from time to time. When the answer comes the queue may be gone again, but when it was asked
+// for it was there.
+func (l *live) watch(q amqp.Queue, asked time.Time) (next time.Duration) {
+	l.mu.Lock()
+	if asked.After(l.known) {
+		l.known = asked
+	}
+	l.mu.Unlock()
+	return l.over.look(int64(q.Messages), l.sub.liveLength(), l.held)
+}
+
+// leaveWithin bounds the deletion of the queue at the end of Run, after which the connection's end deletes it.
+const leaveWithin = 5 * time.Second
+
+// leave deletes the queue, which would otherwise be filled for as long as the connection lives.
+func (l *live) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return // an OnGap that does not return has it
+	}
+	queue := l.queue
+	l.queue, l.link = "", nil
+	if queue != "" && connected(l.conn, "consuming") { // else the connection is gone, and the queue with it
+		l.remove(ctx, queue)
+	}
+	l.over.wait(ctx)
+}
+
+func (l *live) remove(ctx context.Context, queue string) {
+	ch, err := l.conn.Channel(ctx)
+	if err != nil {
+		return // as above
+	}
+	within(ctx, func() { // the driver's calls take no context; they end with the connection at the latest
+		defer ch.Close()
+		if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
+			l.log.Warn("queue of an ended live subscription not deleted; it goes with the connection", "queue", queue, "error", err)
+		}
+	})
+}
+
+// within waits for f until ctx ends.
+func within(ctx context.Context, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// protect calls back into the user's code.
+func (l *live) protect(what string, f func()) { protect(l.log, what, f) }
+
+func protect(log *slog.Logger, what string, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic in "+what, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
