@@ -3,7 +3,7 @@ package consistenthash
 import (
 	"context"
 	"crypto/rand"
-	"errors"
+	"fmt"
 	mathrand "math/rand/v2"
 	"time"
 
@@ -55,7 +55,9 @@ func (c *Consumer) balance(ctx context.Context, counted chan struct{}) error {
 	})
 }
 
-var errNotCounted = errors.New("consistenthash: no longer counted among the instances")
+// errNotCounted is how the loss of the consumer is told; that of its channel is the reason in all but rare cases, and in those the
+// supervision knows better.
+var errNotCounted = fmt.Errorf("consistenthash: no longer counted among the instances: %w", amqp.ErrClosed)
 
 // compare compares again and again, until ctx ends, the pause has changed, or the consumer is lost.
 func (c *Consumer) compare(ctx context.Context, deliveries <-chan amqp.Delivery, changed <-chan struct{}) error {

@@ -2,6 +2,7 @@ package consistenthash
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -13,48 +14,48 @@ import (
 
 const (
 	moveWindow = 200                   // messages on their way at a time
-	moveIdle   = 50 * time.Millisecond // after which a batch is complete, and a queue may be empty
-	moveStuck  = 10 * time.Second      // after which messages that are there and do not come are somebody else's
-	moveTag    = "resize"
+	moveIdle   = 50 * time.Millisecond // after which a batch is complete
+	moveStuck  = time.Minute           // after which messages that do not come are somebody else's; above three heartbeats
 )
 
+// endHeader marks the message behind the last one to move.
+const endHeader = "warren-resize-end"
+
 // address says where a message goes.
-type address func(d amqp.Delivery) (reconnect.Message, error)
+type address func(d amqp.Delivery) reconnect.Message
 
 // move puts all messages of a queue where they belong, in their order: a message is acknowledged when its copy is confirmed. It returns
-// how many they were.
+// how many they were. A queue that does not exist is empty.
+//
+// That nothing is ready in a queue does not say that it is empty: an earlier call, or a consumer, may just be gone, and what it had
+// in hand not returned yet. So a mark is sent behind all messages. The queue has a single active consumer: when we are that,
+// nobody else has anything in hand, and what was returned comes first. So when the mark comes, everything has come.
 func (r *resize) move(ctx context.Context, queue string, to address) (moved int, err error) {
-	for {
-		left, err := r.conn.Inspect(ctx, queue)
-		switch {
-		case isMissing(err):
-			return moved, nil
-		case err != nil:
-			return moved, err
-		case left.Messages == 0:
-			return moved, nil
-		}
-		err = r.conn.Supervise(ctx, queue, reconnect.Topology{}, func(ctx context.Context, ch *amqp.Channel) error {
-			return r.pump(ctx, ch, queue, to, &moved)
-		})
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return moved, err
-		}
+	exists, err := r.exists(ctx, queue)
+	if err != nil || !exists {
+		return 0, err
 	}
+	err = r.conn.Supervise(ctx, queue, reconnect.Topology{}, func(ctx context.Context, ch *amqp.Channel) error {
+		return r.pump(ctx, ch, queue, to, &moved)
+	})
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return moved, err
 }
 
-// pump moves until the queue is empty. It asks for the messages that are there rather than waits for some time: returned ones may be
-// a moment on their way.
+// pump moves until its mark comes. Marks of others are of calls that were interrupted.
 func (r *resize) pump(ctx context.Context, ch *amqp.Channel, queue string, to address, moved *int) error {
 	if err := ch.Qos(moveWindow, 0, false); err != nil {
 		return err
 	}
-	deliveries, err := ch.Consume(queue, moveTag, false, false, false, false, nil)
+	deliveries, err := ch.Consume(queue, "resize-"+rand.Text(), false, false, false, false, nil)
 	if err != nil {
 		return err
+	}
+	mark := rand.Text()
+	if err := r.pub.Publish(ctx, "", queue, amqp.Publishing{Headers: amqp.Table{endHeader: mark}}); err != nil {
+		return fmt.Errorf("mark the end of queue %q: %w", queue, err)
 	}
 	last := time.Now()
 	for {
@@ -62,25 +63,20 @@ func (r *resize) pump(ctx context.Context, ch *amqp.Channel, queue string, to ad
 		if err != nil {
 			return err
 		}
-		if len(batch) > 0 {
-			if err := r.forward(ctx, batch, to); err != nil {
-				return err
+		if len(batch) == 0 {
+			if time.Since(last) > moveStuck {
+				return fmt.Errorf("queue %q: its messages do not come: is it consumed? stop all consumers and publishers first", queue)
 			}
-			*moved += len(batch)
-			if err := ch.Ack(batch[len(batch)-1].DeliveryTag, true); err != nil {
-				return err
-			}
-			last = time.Now()
 			continue
 		}
-		left, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		switch {
-		case err != nil:
+		last = time.Now()
+		n, ended, err := r.forward(ctx, batch, mark, to)
+		*moved += n
+		if err == nil {
+			err = ch.Ack(batch[len(batch)-1].DeliveryTag, true)
+		}
+		if err != nil || ended {
 			return err
-		case left.Messages == 0:
-			return nil
-		case time.Since(last) > moveStuck:
-			return fmt.Errorf("queue %q: its %d messages do not come: is it consumed? stop all consumers and publishers first", queue, left.Messages)
 		}
 	}
 }
@@ -93,7 +89,7 @@ func gather(ctx context.Context, deliveries <-chan amqp.Delivery) (batch []amqp.
 		select {
 		case d, ok := <-deliveries:
 			if !ok {
-				return nil, errors.New("consistenthash: channel lost")
+				return nil, fmt.Errorf("consistenthash: channel lost: %w", amqp.ErrClosed)
 			}
 			batch = append(batch, d)
 			idle.Reset(moveIdle)
@@ -106,24 +102,31 @@ func gather(ctx context.Context, deliveries <-chan amqp.Delivery) (batch []amqp.
 	return batch, nil
 }
 
-// forward publishes the batch. The first message that cannot be is named.
-func (r *resize) forward(ctx context.Context, batch []amqp.Delivery, to address) error {
-	msgs := make([]reconnect.Message, len(batch))
-	for i, d := range batch {
-		m, err := to(d)
-		if err != nil {
-			return err
+// forward publishes what of the batch is to be moved, and reports whether the mark was in it. It names the first message that could not
+// be published.
+func (r *resize) forward(ctx context.Context, batch []amqp.Delivery, mark string, to address) (moved int, ended bool, err error) {
+	var msgs []reconnect.Message
+	for _, d := range batch {
+		if m, ok := d.Headers[endHeader]; ok {
+			ended = ended || m == mark
+			continue
 		}
-		msgs[i] = m
+		msgs = append(msgs, to(d))
 	}
-	err := r.pub.PublishBatch(ctx, msgs)
+	if len(msgs) == 0 {
+		return 0, ended, nil
+	}
+	err = r.pub.PublishBatch(ctx, msgs)
+	if err == nil {
+		return len(msgs), ended, nil
+	}
 	var each reconnect.BatchError
 	if errors.As(err, &each) {
 		for i, err := range each {
 			if err != nil {
-				return fmt.Errorf("message %q with key %q: %w", batch[i].MessageId, keyOf(batch[i]), err)
+				return 0, false, fmt.Errorf("message %q with key %q: %w", msgs[i].MessageId, msgs[i].Headers[keyHeader], err)
 			}
 		}
 	}
-	return err
+	return 0, false, err
 }

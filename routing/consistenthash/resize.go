@@ -120,7 +120,7 @@ func (r *resize) value(phase int) int64 {
 func (r *resize) between() string { return r.from.Name + ".resizing" }
 
 func (r *resize) betweenTopology() reconnect.Topology {
-	return reconnect.Topology{Queues: []reconnect.Queue{{Name: r.between(), Arguments: amqp.Table{
+	return reconnect.Topology{Queues: []reconnect.Queue{{Name: r.between(), Arguments: amqp.Table{"x-single-active-consumer": true,
 		"x-delivery-limit": int64(dlqDeliveryLimit), "x-overflow": amqp.QueueOverflowRejectPublish}}}}
 }
 
@@ -200,18 +200,10 @@ func (r *resize) fill(ctx context.Context) (moved int, err error) {
 	return moved, r.setGuard(ctx, r.value(-1))
 }
 
-// remove deletes the queue of a partition that is no more, if it is empty, as it must be.
+// remove deletes the queue of a partition that is no more. It is empty, unless publishers were not stopped.
 func (r *resize) remove(ctx context.Context, name string) error {
-	queue, err := r.conn.Inspect(ctx, name)
-	switch {
-	case isMissing(err):
-		return nil
-	case err != nil:
+	if _, err := r.move(ctx, name, r.toBetween); err != nil {
 		return err
-	case queue.Messages > 0:
-		if _, err := r.move(ctx, name, r.toBetween); err != nil {
-			return err
-		}
 	}
 	return r.onChannel(ctx, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(name, false, false, false)
@@ -220,22 +212,22 @@ func (r *resize) remove(ctx context.Context, name string) error {
 }
 
 // toBetween addresses a message to the queue in between, where its routing key is lost.
-func (r *resize) toBetween(d amqp.Delivery) (reconnect.Message, error) {
+func (r *resize) toBetween(d amqp.Delivery) reconnect.Message {
 	msg := wire.Copy(d)
 	if msg.Headers == nil {
 		msg.Headers = amqp.Table{}
 	}
 	msg.Headers[keyHeader] = keyOf(d)
-	return reconnect.Message{Key: r.between(), Publishing: msg}, nil
+	return reconnect.Message{Key: r.between(), Publishing: msg}
 }
 
-func (r *resize) toPartition(d amqp.Delivery) (reconnect.Message, error) {
+func (r *resize) toPartition(d amqp.Delivery) reconnect.Message {
 	key := keyOf(d)
 	m := reconnect.Message{Exchange: r.to.Name, Key: key, Publishing: wire.Copy(d)}
 	if !r.to.Plugin {
 		m.Key = r.to.Queue(r.to.Of(key))
 	}
-	return m, nil
+	return m
 }
 
 // setGuard replaces the guard by one with another value.
