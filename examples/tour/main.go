@@ -23,6 +23,10 @@ import (
 // chapters, in the order in which they are told. Each stands alone, in a file of its own.
 var chapters = []chapter{
 	{"A work queue: one queue, many workers, each message to exactly one of them", workQueue},
+	{"Publish and subscribe: every subscriber gets a copy", publishSubscribe},
+	{"Direct routing: by exact keys", directRouting},
+	{"Topic routing: by patterns", topicRouting},
+	{"Partitions: the order of each key, and keys in parallel", partitions},
 }
 
 type chapter struct {
