@@ -68,7 +68,9 @@ func TestFailuresAreDeadLettered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSetup(t)
 			sub := s.group("group")
-			sub.DeadLetterExchange = dlx
+			if sub.DeadLetterExchange = dlx; dlx != "" {
+				s.deleteExchange(dlx)
+			}
 			var in inbox
 			s.subscribe(s.conn, sub, func(ctx context.Context, d amqp.Delivery) error {
 				_ = in.handle(ctx, d)

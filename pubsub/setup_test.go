@@ -46,12 +46,17 @@ func newSetupOn(t *testing.T, broker *testenv.Broker, url string) *setup {
 	t.Helper()
 	s := &setup{t: t, broker: broker, url: url, name: testenv.Name(t, "conn"), exchange: pubsub.Exchange{Name: testenv.Name(t, "event")}}
 	s.conn = s.dial(reconnect.Config{Name: s.name})
-	t.Cleanup(func() {
-		ch, err := broker.Dial(t).Channel()
-		require.NoError(t, err)
-		require.NoError(t, ch.ExchangeDelete(s.exchange.Name, false, false))
-	})
+	s.deleteExchange(s.exchange.Name)
 	return s
+}
+
+// deleteExchange deletes an exchange when the test ends.
+func (s *setup) deleteExchange(name string) {
+	s.t.Cleanup(func() {
+		ch, err := s.broker.Dial(s.t).Channel()
+		require.NoError(s.t, err)
+		require.NoError(s.t, ch.ExchangeDelete(name, false, false))
+	})
 }
 
 // dial opens a Conn whose pauses are short: the tests cut it more often than a link that fails should be dialed.
