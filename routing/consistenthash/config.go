@@ -59,7 +59,7 @@ func (cfg ConsumerConfig) complete(consumerTimeout time.Duration) (ConsumerConfi
 	}
 	each := consumerTimeout / time.Duration(cfg.Prefetch)
 	if cfg.HandlerTimeout == 0 {
-		cfg.HandlerTimeout = max(1, each/6*5/time.Duration(cfg.MaxAttempts))
+		cfg.HandlerTimeout = max(1, min(each/6*5, each-cfg.pauses(each))/time.Duration(cfg.MaxAttempts))
 	}
 	// Not multiplied: that could overflow.
 	if cfg.HandlerTimeout > each/time.Duration(cfg.MaxAttempts) {

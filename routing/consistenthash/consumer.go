@@ -75,7 +75,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	defer c.running.Store(false)
 	if err := c.partitions.declareSupervised(ctx, c.conn); err != nil || ctx.Err() != nil {
-		return err
+		return c.explain(err)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -104,7 +104,7 @@ func (c *Consumer) gather(errs <-chan error, stop func()) error {
 			continue
 		}
 		stop()
-		err = c.partitions.explain(err)
+		err = c.explain(err)
 		if errors.Is(err, ErrCountChanged) {
 			c.conn.Forget(c.partitions.Topology()) // do not put queues back that Resize has removed
 		}
@@ -114,6 +114,14 @@ func (c *Consumer) gather(errs <-chan error, stop func()) error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// explain says what err means here, and is nil for nil.
+func (c *Consumer) explain(err error) error {
+	if explained := c.partitions.explain(err); explained != err {
+		return fmt.Errorf("consistenthash: consume: %w", explained)
+	}
+	return err
 }
 
 // awaitReady closes what Ready returns once all is bound, consumes and is counted.

@@ -34,7 +34,7 @@ func (p Partitions) declareSupervised(ctx context.Context, conn *reconnect.Conn)
 	for _, step := range p.steps() {
 		err := conn.Supervise(ctx, p.Name, step, func(context.Context, *amqp.Channel) error { return nil })
 		if err != nil || ctx.Err() != nil {
-			return p.explain(err)
+			return err
 		}
 	}
 	return nil

@@ -33,7 +33,8 @@
 // without it. A handler whose later messages make no sense without the failed one remembers the key, and returns errors for it. Do not
 // wrap the handler of partitions in package retry: its delayed copy would come behind later messages. A Retrier sees that it is on a
 // partition and answers "not now", so the message is kept until the consumer timeout and ends, returned again and again, at the delivery
-// limit.
+// limit. What is in the dead-letter queue is sent again by publishing it with its key, the header "warren-key": behind whatever that key
+// has by then.
 //
 // # Instances
 //
