@@ -74,7 +74,7 @@ func TestConsumerTimeoutKeepsTheOrder(t *testing.T) {
 			return notNow{}
 		}
 		return nil
-	}, consistenthash.ConsumerConfig{})
+	}, consistenthash.ConsumerConfig{MaxAttempts: 2})
 	testenv.Eventually(t, patience, redelivered.Load, "handed back and here again")
 	require.Equal(t, 1, l.count(), "nothing has overtaken it")
 	over.Store(true)
