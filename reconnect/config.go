@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -78,7 +79,8 @@ type Config struct {
 	// goroutine. It may be slow: states that were overtaken meanwhile are left out. It must not call Close.
 	OnState func(State)
 
-	// Logger is told changes of state and failures, never single messages. Default slog.Default().
+	// Logger is told changes of state and failures, among them each message that is dead-lettered, but nothing of a
+	// message that goes well. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -130,7 +132,7 @@ func (cfg Config) validate() error {
 		bad("TLSFunc: set beside TLS, only one of them can hold")
 	}
 	for i, host := range cfg.Hosts {
-		if name, port, err := net.SplitHostPort(host); host == "" || err == nil && (name == "" || port == "") {
+		if !isHost(host) {
 			bad("Hosts: number %d, %q, is neither host nor host:port", i, host)
 		}
 	}
@@ -174,4 +176,18 @@ func defaultName() string {
 	}
 	name := filepath.Base(os.Args[0]) + "@" + host
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "")
+}
+
+// isHost reports whether s is a name or an address, with or without a port.
+func isHost(s string) bool {
+	name := s
+	if host, port, err := net.SplitHostPort(s); err == nil {
+		number, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || number == 0 {
+			return false
+		}
+		name = host
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	return net.ParseIP(name) != nil || name != "" && !strings.ContainsAny(name, ":/@?# []")
 }

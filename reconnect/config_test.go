@@ -47,6 +47,10 @@ func TestConfigBounds(t *testing.T) {
 		"min above the default max":  {Config{BackoffMin: time.Minute}, ""},
 		"max below the default min":  {Config{BackoffMax: time.Millisecond}, ""},
 		"hosts":                      {Config{Hosts: []string{"a", "a:1", "::1", "[::1]", "[::1]:1"}}, ""},
+		"a host with two ports":      {Config{Hosts: []string{"a:b:c"}}, `Hosts: number 0, "a:b:c", is neither host nor host:port`},
+		"a port out of range":        {Config{Hosts: []string{"x:99999"}}, `Hosts: number 0, "x:99999", is neither host nor host:port`},
+		"port 0":                     {Config{Hosts: []string{"127.0.0.1:0"}}, `Hosts: number 0, "127.0.0.1:0", is neither host nor host:port`},
+		"a URL among the hosts":      {Config{Hosts: []string{"amqp://foo/"}}, `Hosts: number 0, "amqp://foo/", is neither host nor host:port`},
 		"a host without its port":    {Config{Hosts: []string{"a:"}}, `Hosts: number 0, "a:", is neither host nor host:port`},
 		"the strictest declare mode": {Config{Declare: Skip}, ""},
 	} {

@@ -43,17 +43,18 @@ type Conn struct {
 // Dial connects to the broker at url, amqp[s]://user:password@host:port/vhost, and returns when the publishing link is up
 // (with Config.Lazy at once). While no broker can be reached it tries again, with backoff, until ctx ends; a bad url or
 // Config, wrong credentials (403), a virtual host that may not be opened (530) and a failing TLS verification are
-// returned at once. Errors never contain the url.
+// returned at once. Errors never contain the url. Of its query, the parameters certfile, keyfile, cacertfile,
+// server_name_indication, auth_mechanism, heartbeat (s), connection_timeout (ms) and channel_max are known; where Config
+// sets the same, that holds.
 func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("reconnect: config: %w", err)
-	}
-	cfg = cfg.withDefaults()
 	d, err := newDialer(url, cfg)
+	if invalid := cfg.validate(); invalid != nil {
+		err = errors.Join(fmt.Errorf("reconnect: config: %w", invalid), err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	cfg.Heartbeat = d.cfg.Heartbeat
+	cfg = d.cfg
 	c := &Conn{cfg: cfg, registry: newRegistry(), board: newBoard(cfg.OnState), workers: newGate(), calls: newGate(),
 		shared: map[PublisherConfig]*Publisher{}, closed: make(chan struct{})}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -71,7 +72,8 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 }
 
 // Declare puts t on the broker now, and again on every new connection before any channel of it is handed out. It blocks
-// until the broker has answered, through losses of the link, or until ctx ends. Every entity is tried; the errors of all
+// until the broker has answered, through losses of the link, or until ctx ends. A description with faults, or one that
+// contradicts what is remembered, is returned before anything is declared. Then every entity is tried; the errors of all
 // that failed are joined: *TopologyError where a person has to mend something (403, 406, an exchange type that the broker
 // does not have, another description on this Conn), the *amqp.Error of a passive entity that is missing (404) or an
 // exclusive queue that another connection holds (405). What failed is not remembered. Exclusive queues, and their
@@ -85,20 +87,17 @@ func (c *Conn) Declare(ctx context.Context, t Topology) error {
 	}
 	defer c.calls.leave()
 	items, err := c.admit(t)
-	if err == nil {
-		err = c.declare(ctx, c.declaringLink(items), items)
-	}
 	if err != nil {
-		return fmt.Errorf("reconnect: declare: %w", err)
+		return err
 	}
-	return nil
+	return c.declare(ctx, c.declaringLink(items), items)
 }
 
 // admit turns t into what is to be declared, or says what is wrong with it.
 func (c *Conn) admit(t Topology) ([]item, error) {
 	items, err := t.items(c.cfg.Declare)
 	if err != nil {
-		return nil, fmt.Errorf("topology: %w", err)
+		return nil, fmt.Errorf("reconnect: topology: %w", err)
 	}
 	return c.registry.admit(items)
 }
@@ -108,7 +107,7 @@ func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
 	for {
 		s, err := l.session(ctx, false)
 		if err != nil {
-			return err
+			return fmt.Errorf("reconnect: declare: %w", err)
 		}
 		faults := s.declared.all(ctx, items)
 		if len(faults) > 0 && !s.alive() && ctx.Err() == nil {
@@ -117,9 +116,19 @@ func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
 		for _, it := range items {
 			if s.declared.has(it) {
 				c.registry.remember([]item{it})
+				c.isThere(it)
 			}
 		}
 		return errors.Join(faults...)
+	}
+}
+
+// isThere makes the links forget that it could not be declared: it now was, on one of them.
+func (c *Conn) isThere(it item) {
+	for _, l := range []*link{c.publishing, c.consuming} {
+		if s, _, _, _ := l.look(); s != nil {
+			s.declared.forgive(it.entity)
+		}
 	}
 }
 
@@ -215,7 +224,8 @@ func (c *Conn) readingLink() *link {
 
 // Ping makes a round trip to the broker on each link in use and returns what is down, or which supervised function has no
 // channel, as one joined error; nil means that all works. It is bounded by ctx. A publishing link that the broker blocks
-// is down, and reported at once, with ErrBlocked.
+// is down, and reported at once, with ErrBlocked. It says nothing about a link that nothing has used yet (with Lazy,
+// that may be both), or a function that has ended: that returned its error.
 func (c *Conn) Ping(ctx context.Context) error {
 	if !c.calls.enter() {
 		return ErrClosed

@@ -214,6 +214,14 @@ func (d *declarations) mendable(items []item) []item {
 	return out
 }
 
+// forgive forgets that an entity could not be declared.
+func (d *declarations) forgive(e entity) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.failed, e)
+	d.faults.Store(int32(len(d.failed)))
+}
+
 // recheckAfter is how long the verdict on an entity that could not be declared stands before a publish that names it
 // makes us ask again.
 const recheckAfter = time.Second

@@ -24,7 +24,7 @@ func cutAll(t *testing.T, b *testenv.Broker, c *Conn) {
 			old = append(old, s)
 		}
 	}
-	require.Equal(t, len(old), b.CutConnections(t, c.Config().Name+"/"))
+	require.GreaterOrEqual(t, b.CutConnections(t, c.Config().Name+"/"), len(old)) // the broker may still list the last ones
 	for _, s := range old {
 		receive(t, s.lost(), 10*time.Second, "the loss is noticed")
 	}
@@ -385,14 +385,16 @@ func TestRestoringIsBounded(t *testing.T) {
 	q, before, after := testenv.Name(t, "q"), testenv.Name(t, "before"), testenv.Name(t, "after")
 	items, err := Topology{Queues: []Queue{{Name: before}, {Name: q}, {Name: after}}}.items(Active)
 	require.NoError(t, err)
+	require.Empty(t, s.declared.all(within(t, 10*time.Second), []item{items[0], items[2]}), "to make them takes longer than to compare them")
 	s.declared.risks.entities[queueEntity(q)] = true
 	s.declared.apart = func(ctx context.Context, _ item) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	faults := s.declared.restore(t.Context(), items, 200*time.Millisecond)
+	const limit = time.Second
+	faults := s.declared.restore(t.Context(), items, limit)
 	require.Len(t, faults, 1)
-	require.EqualError(t, faults[0], fmt.Sprintf("reconnect: queue %q: no answer from the broker within 200ms", q))
+	require.EqualError(t, faults[0], fmt.Sprintf("reconnect: queue %q: no answer from the broker within 1s", q))
 	require.Equal(t, []item{items[1]}, s.declared.lacking(items))
 	require.Equal(t, []item{items[1]}, s.declared.mendable(items), "it is asked for again")
 	faults = s.declared.all(within(t, 50*time.Millisecond), items[1:2])
@@ -409,7 +411,7 @@ func TestAbandonedChannelsAreClosed(t *testing.T) {
 	require.NoError(t, err)
 	got := 0
 	for i := range 300 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*10*time.Microsecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
 		ch, err := c.Channel(ctx)
 		cancel()
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,15 +24,23 @@ type dialer struct {
 	cfg Config
 }
 
-// newDialer parses the URL. Its errors never repeat the URL, which holds a password.
+// newDialer parses the URL and fills in cfg, from it and by default. Its errors never repeat any of the URL, which holds a
+// password: a stray "?" or "@" in that would make it part of any other piece.
 func newDialer(raw string, cfg Config) (*dialer, error) {
 	uri, err := amqp.ParseURI(raw)
-	if err != nil {
+	if err != nil || uri.Port < 1 || uri.Port > 65535 {
 		return nil, errors.New("reconnect: url: not of the form amqp[s]://user:password@host:port/vhost, " +
-			"with reserved characters percent-encoded")
+			"with reserved characters percent-encoded and numbers in their range")
 	}
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = urlHeartbeat(raw)
+	query, err := urlQuery(raw)
+	if err != nil {
+		return nil, fmt.Errorf("reconnect: url: %w", err)
+	}
+	if cfg.DialTimeout == 0 && uri.ConnectionTimeout > 0 {
+		cfg.DialTimeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
+	if cfg = cfg.withDefaults(); cfg.Heartbeat == 0 {
+		cfg.Heartbeat = urlHeartbeat(query)
 	}
 	d := &dialer{uri: uri, cfg: cfg}
 	if _, err := d.urlAuth(); err != nil {
@@ -45,12 +54,28 @@ func newDialer(raw string, cfg Config) (*dialer, error) {
 	return d, nil
 }
 
-// urlHeartbeat is the interval that the URL's query asks for, or the default: heartbeats are never off.
-func urlHeartbeat(raw string) time.Duration {
-	if u, err := url.Parse(raw); err == nil {
-		if seconds, err := strconv.ParseUint(u.Query().Get("heartbeat"), 10, 16); err == nil && seconds > 0 {
-			return time.Duration(seconds) * time.Second
+// urlParameters are those that a URL's query may have, as the driver's documentation lists them.
+var urlParameters = []string{"certfile", "keyfile", "cacertfile", "server_name_indication", "auth_mechanism", "heartbeat",
+	"connection_timeout", "channel_max"}
+
+func urlQuery(raw string) (url.Values, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, errors.New("cannot be parsed")
+	}
+	query := u.Query()
+	for name := range query {
+		if !slices.Contains(urlParameters, name) {
+			return nil, fmt.Errorf("its query has an unknown parameter; known are %s", strings.Join(urlParameters, ", "))
 		}
+	}
+	return query, nil
+}
+
+// urlHeartbeat is the interval that the URL's query asks for, or the default: heartbeats are never off.
+func urlHeartbeat(query url.Values) time.Duration {
+	if seconds, err := strconv.ParseUint(query.Get("heartbeat"), 10, 16); err == nil && seconds > 0 {
+		return time.Duration(seconds) * time.Second
 	}
 	return defaultHeartbeat
 }

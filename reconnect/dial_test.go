@@ -87,7 +87,8 @@ func TestDialBadURLKeepsTheSecret(t *testing.T) {
 	for _, bad := range []string{
 		"http://user:" + secret + "@127.0.0.1/", "amqp://user:" + secret + "@127.0.0.1:port/", "user:" + secret + "@127.0.0.1",
 		"amqp://user:" + secret + "%zz@127.0.0.1/", "amqp://user:" + secret + "@127.0.0.1/a b c/\x7f", "",
-		"amqp://user:" + secret + "@127.0.0.1/?heartbeat=many",
+		"amqp://user:" + secret + "@127.0.0.1/?heartbeat=many", "amqp://user:" + secret + "@127.0.0.1/?hartbeat=5",
+		"amqp://user:" + secret + "@127.0.0.1:99999/", "amqp://user:p?" + secret + "@127.0.0.1/",
 		"amqp://user:" + secret + "@127.0.0.1/?auth_mechanism=magic",
 		"amqps://user:" + secret + "@127.0.0.1/?cacertfile=/nowhere/ca.pem",
 	} {
@@ -97,6 +98,9 @@ func TestDialBadURLKeepsTheSecret(t *testing.T) {
 		require.Error(t, err, bad)
 		require.ErrorContains(t, err, "reconnect: url: ")
 		require.NotContains(t, err.Error()+log.String(), secret)
+		_, err = Dial(within(t, 10*time.Second), bad, Config{MaxBody: -2})
+		require.ErrorContains(t, err, "reconnect: url: ")
+		require.ErrorContains(t, err, "MaxBody: -2", "all faults at once")
 		took(t, began, 100*time.Millisecond, "refusing a bad URL")
 	}
 }
@@ -346,7 +350,7 @@ func TestCredentialsAreAskedAtEachDial(t *testing.T) {
 	_, err = c.Channel(within(t, 5*time.Second))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, asked.Load())
-	require.Equal(t, 2, b.CutConnections(t, c.Config().Name))
+	require.Equal(t, 2, b.CutConnections(t, c.Config().Name+"/"))
 	testenv.Eventually(t, 5*time.Second, func() bool { return asked.Load() == 5 && c.Ping(t.Context()) == nil }, "both links are back")
 	s, err := c.publishing.now()
 	require.NoError(t, err)
@@ -397,4 +401,20 @@ func TestCredentialsAreRenewedBeforeTheyExpire(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, first, now, "on the living connection")
 	require.NotContains(t, log.String(), fmt.Sprintf("%q", u.Password))
+}
+
+func TestDialTakesTheTimesOfTheURL(t *testing.T) {
+	t.Parallel()
+	const url = "amqp://127.0.0.1:1/?heartbeat=7&connection_timeout=1500"
+	for name, tc := range map[string]struct{ cfg, want Config }{
+		"URL":              {Config{}, Config{Heartbeat: 7 * time.Second, DialTimeout: 1500 * time.Millisecond}},
+		"Config before it": {Config{Heartbeat: time.Second, DialTimeout: time.Second}, Config{Heartbeat: time.Second, DialTimeout: time.Second}},
+	} {
+		tc.cfg.Lazy = true
+		c, err := Dial(t.Context(), url, tc.cfg)
+		require.NoError(t, err, name)
+		require.Equal(t, tc.want.Heartbeat, c.Config().Heartbeat, name)
+		require.Equal(t, tc.want.DialTimeout, c.Config().DialTimeout, name)
+		require.NoError(t, c.Close(t.Context()))
+	}
 }

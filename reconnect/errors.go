@@ -57,12 +57,20 @@ func (e *TopologyError) Error() string {
 	var b strings.Builder
 	b.WriteString("reconnect: " + e.Entity)
 	if e.Argument != "" {
-		fmt.Fprintf(&b, ": %s: wanted %s, existing %s", e.Argument, e.Wanted, e.Existing)
+		fmt.Fprintf(&b, ": %s: wanted %s, existing %s", e.Argument, visible(e.Wanted), visible(e.Existing))
 	}
 	if e.Err != nil {
 		b.WriteString(": " + e.Err.Error())
 	}
 	return b.String()
+}
+
+// visible keeps an empty value from looking like none at all.
+func visible(value string) string {
+	if value == "" {
+		return `""`
+	}
+	return value
 }
 
 // Unwrap returns the broker's own error.

@@ -69,6 +69,7 @@ func TestErrorTexts(t *testing.T) {
 	t.Parallel()
 	broker := &amqp.Error{Code: 406, Reason: "NO"}
 	for want, err := range map[string]error{
+		`reconnect: queue "q": x-dead-letter-exchange: wanted none, existing "": ` + broker.Error(): &TopologyError{Entity: `queue "q"`, Argument: "x-dead-letter-exchange", Wanted: "none", Err: broker},
 		`reconnect: publish to exchange "e" with key "k": returned, no queue took it: 312 NO_ROUTE`: &ReturnedError{Exchange: "e", Key: "k", MessageID: "m", Code: 312, Text: "NO_ROUTE"},
 		`reconnect: queue "q": x-max-length: wanted 5, existing none: ` + broker.Error():            &TopologyError{Entity: `queue "q"`, Argument: "x-max-length", Wanted: "5", Existing: "none", Err: broker},
 		`reconnect: queue "q": ` + broker.Error():                                                   &TopologyError{Entity: `queue "q"`, Err: broker},

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/warrenmq/warren/internal/backoff"
 )
 
@@ -175,6 +177,9 @@ func (l *link) connect(pause *backoff.Counter, why error) (*session, error) {
 		delay := pause.Next()
 		if refused {
 			delay = max(delay, l.dialer.cfg.BackoffMax/2)
+		}
+		if amqpCode(why) == amqp.InternalError {
+			delay = max(delay, afterDeletion)
 		}
 		l.board.set(l.role, State{Phase: phaseConnecting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: textOf(why)})
 		if err := backoff.Sleep(l.ctx, delay); err != nil {

@@ -19,6 +19,9 @@ import (
 // first publish to it, a refused name or size is remembered for a while (1 s, doubling to 30 s), and when a channel is
 // lost all the same, new messages go on on a fresh one while those in doubt are sent one by one on another, until the
 // guilty one is found.
+//
+// A queue that confirms nothing, such as a quorum queue without its majority, holds up messages to others for a few
+// seconds at most: see PublisherConfig.ConfirmTimeout.
 type Publisher struct {
 	conn *Conn
 	cfg  PublisherConfig
@@ -61,17 +64,15 @@ func newPublisher(c *Conn, cfg PublisherConfig) *Publisher {
 			t.Stop()
 			return t
 		}}}
-	p.lane.open = p.openGuarded
-	p.slow.open = func(s *session) (*confirms, error) {
-		return openConfirms(s, min(slowWindow, cfg.Window), c.refused.suspect, &c.stalls)
-	}
+	p.lane.open = func(s *session) (*confirms, error) { return p.openGuarded(s, cfg.Window, p.guard) }
+	p.slow.open = func(s *session) (*confirms, error) { return p.openGuarded(s, min(slowWindow, cfg.Window), p.guardSlow) }
 	return p
 }
 
-// openGuarded opens a channel and has it watched for stalled destinations.
-func (p *Publisher) openGuarded(s *session) (*confirms, error) {
-	c, err := openConfirms(s, p.cfg.Window, p.conn.refused.suspect, &p.conn.stalls)
-	if err == nil && !s.spawn(func() { p.guard(c) }) {
+// openGuarded opens a channel and has guard watch over it.
+func (p *Publisher) openGuarded(s *session, window int, guard func(*confirms)) (*confirms, error) {
+	c, err := openConfirms(s, window, p.conn.refused.suspect, &p.conn.stalls)
+	if err == nil && !s.spawn(func() { guard(c) }) {
 		return nil, ErrClosed // and the channel with the connection
 	}
 	return c, err

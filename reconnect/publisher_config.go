@@ -24,7 +24,9 @@ type PublisherConfig struct {
 	Timeout time.Duration
 
 	// ConfirmTimeout bounds the wait for a confirmation on a channel that lives. A quorum queue that has lost its
-	// majority neither confirms nor refuses: the publish then returns ErrUnknown. Default 30 s; -1 none.
+	// majority neither confirms nor refuses: the publish then returns ErrUnknown. When that shows, further messages to the
+	// same exchange and key go apart from all others, few at a time, and those whose turn does not come within
+	// ConfirmTimeout fail without having been sent. Default 30 s; -1 none.
 	ConfirmTimeout time.Duration
 
 	// Window is the number of messages, 1 to 65535, that may be unconfirmed at a time; further ones wait. Default 256.

@@ -47,6 +47,7 @@ func TestPublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			p, proxy, queue := proxied(t, end.cfg)
+			channel := p.p.current.Load()
 			proxy.FreezeToClient()
 			ctx := t.Context()
 			if end.bound > 0 {
@@ -60,7 +61,7 @@ func TestPublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
 			assert.Len(t, p.arrived(queue, 1), 1)
 			proxy.Heal()
 			require.NoError(t, p.publish("", queue, "b"), "the channel goes on")
-			testenv.Eventually(t, 5*time.Second, func() bool { return len(p.p.current.Load().slots) == 0 }, "the slot of the abandoned is free")
+			testenv.Eventually(t, 5*time.Second, func() bool { return len(channel.slots) == 0 }, "the slot of the abandoned is free")
 		})
 	}
 }

@@ -11,8 +11,8 @@ type State struct {
 	// Name is "publishing" or "consuming" for a link, otherwise the name given to Supervise.
 	Name string
 	// Phase of a link: connecting, connected, blocked (the broker has a resource alarm), closed. Of a supervised
-	// function: starting (waiting for its channel), running, and what it reports: consuming, waiting, paused. A link
-	// that nothing has used yet has no State.
+	// function: starting (waiting for its channel), running, and what it reports: consuming, waiting, paused; OnState is
+	// told a last one, ended. A link that nothing has used yet has no State.
 	Phase string
 	// Since is when the phase began.
 	Since time.Time
@@ -29,6 +29,7 @@ const (
 	phaseConnected  = "connected"
 	phaseBlocked    = "blocked"
 	phaseClosed     = "closed"
+	phaseEnded      = "ended"
 )
 
 // at returns s as it is seen at a time: a try that is due is being made.
@@ -46,7 +47,7 @@ type board struct {
 	mu      sync.Mutex
 	states  map[any]State // by the one it is about: a link's role or a *supervised
 	order   []any
-	pending []any         // whose change the hook was not told yet, oldest first, each once
+	pending []any         // whose change the hook was not told yet, oldest first, each once; or a last State
 	wake    chan struct{} // capacity 1
 	stop    chan struct{}
 	stopped chan struct{}
@@ -101,19 +102,31 @@ func (b *board) put(who any, s State) {
 		return
 	}
 	if !slices.Contains(b.pending, who) {
-		b.pending = append(b.pending, who)
+		b.tellOf(who)
 	}
+}
+
+// remove forgets a supervised function, and tells the hook why it ended.
+func (b *board) remove(who any, why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last := State{Name: b.states[who].Name, Phase: phaseEnded, Since: time.Now(), Reason: textOf(why)}
+	is := func(o any) bool { return o == who }
+	delete(b.states, who)
+	b.order = slices.DeleteFunc(b.order, is)
+	b.pending = slices.DeleteFunc(b.pending, is)
+	if b.hook != nil {
+		b.tellOf(last)
+	}
+}
+
+// tellOf has the hook told about who, or a last State. The caller holds mu.
+func (b *board) tellOf(who any) {
+	b.pending = append(b.pending, who)
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
-}
-
-func (b *board) remove(who any) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.states, who)
-	b.order = slices.DeleteFunc(b.order, func(o any) bool { return o == who })
 }
 
 // all returns the states, links first, in the order in which they appeared.
@@ -158,6 +171,9 @@ func (b *board) next() (State, bool) {
 	for len(b.pending) > 0 {
 		who := b.pending[0]
 		b.pending = b.pending[1:]
+		if last, ok := who.(State); ok {
+			return last, true
+		}
 		if s, ok := b.states[who]; ok {
 			return s.at(time.Now()), true
 		}

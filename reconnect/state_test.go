@@ -2,6 +2,7 @@ package reconnect
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -45,7 +46,7 @@ func TestBoardKeepsSinceAndOrder(t *testing.T) {
 		require.Zero(t, b.all()[0].NextTry, "what is due is being tried")
 		b.update(worker, State{Name: "w", Phase: "running"})
 		require.Equal(t, State{Name: "w", Phase: "running", Since: began.Add(2 * time.Second)}, b.all()[1])
-		b.remove(worker)
+		b.remove(worker, nil)
 		b.update(worker, State{Name: "w", Phase: "consuming"})
 		require.Equal(t, []string{"consuming connecting"}, phases(b.all()), "what outlives its function is not heard")
 	})
@@ -87,11 +88,11 @@ func TestSlowHookHearsTheLatest(t *testing.T) {
 			b.set("publishing", State{Phase: "connecting"})
 			b.update(worker, State{Name: "w", Phase: "consuming"})
 		}
-		b.remove(gone)
+		b.remove(gone, errors.New("why"))
 		require.Equal(t, began, time.Now(), "nobody waits for the hook")
 		time.Sleep(10 * time.Hour)
 		synctest.Wait()
-		require.Equal(t, []string{"publishing connecting", "w consuming", "publishing connecting"}, phases(told))
+		require.Equal(t, []string{"publishing connecting", "w consuming", "publishing connecting", "gone ended"}, phases(told))
 		b.close(inASecond(t))
 	})
 }

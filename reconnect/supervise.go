@@ -40,10 +40,10 @@ func (c *Conn) SupervisePublishing(ctx context.Context, name string, t Topology,
 	return c.supervise(ctx, c.publishing, name, t, fn)
 }
 
-func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, fn func(context.Context, *amqp.Channel) error) error {
+func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, fn func(context.Context, *amqp.Channel) error) (err error) {
 	items, err := c.admitWorker(l, name, t, fn == nil)
 	if err != nil {
-		return fmt.Errorf("reconnect: supervise %q: %w", name, err)
+		return err
 	}
 	if !c.workers.enter() {
 		return ErrClosed
@@ -54,23 +54,30 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
 	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name)}
 	c.board.add(w, State{Name: name, Phase: phaseStarting})
-	defer c.board.remove(w)
+	defer func() { c.board.remove(w, err) }()
 	defer w.forget()
 	err = w.run(ctx)
-	if err == nil && context.Cause(ctx) == ErrClosed {
+	switch {
+	case err == nil && context.Cause(ctx) == ErrClosed:
 		return ErrClosed
+	case err != nil:
+		w.log.Error("ended", "error", err)
 	}
 	return err
 }
 
 func (c *Conn) admitWorker(l *link, name string, t Topology, noFunction bool) ([]item, error) {
 	items, err := c.admit(t)
-	faults := []error{notEmpty("name", name), err}
+	faults := []error{err}
+	bad := func(fault string) { faults = append(faults, fmt.Errorf("reconnect: supervise %q: %s", name, fault)) }
+	if name == "" {
+		bad("name: empty")
+	}
 	if noFunction {
-		faults = append(faults, errors.New("fn: nil"))
+		bad("fn: nil")
 	}
 	if l.role == publishingLink && hasExclusive(items) {
-		faults = append(faults, errors.New("topology: exclusive queues belong on the consuming link"))
+		bad("topology: exclusive queues belong on the consuming link")
 	}
 	return items, errors.Join(faults...)
 }
@@ -97,6 +104,12 @@ type errLost struct {
 
 func (e errLost) Error() string { return e.why.Error() }
 
+// afterDeletion is how long nothing is declared again after what a deleted queue does to those who use it: the broker cancels
+// consumers and, up to RabbitMQ 3.13, ends connections with 541. On those versions a channel that has not got around to
+// that, a few times 30 ms later, attaches its consumer to a queue that has come back under the same name, tells nobody,
+// and takes that queue's first deliveries for ones it has seen: they stay with it, unacknowledged, until it is closed.
+const afterDeletion = 250 * time.Millisecond
+
 // run runs fn until there is a reason to stop.
 func (w *supervised) run(ctx context.Context) error {
 	pause := backoff.NewCounter(backoff.Policy{Min: w.conn.cfg.BackoffMin, Max: w.conn.cfg.BackoffMax})
@@ -104,6 +117,9 @@ func (w *supervised) run(ctx context.Context) error {
 	var why error
 	for {
 		delay := pause.Next()
+		if errors.Is(why, errConsumerCancelled) {
+			delay = max(delay, afterDeletion)
+		}
 		w.state(State{Phase: phaseStarting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: textOf(why)})
 		if backoff.Sleep(ctx, delay) != nil {
 			return nil
@@ -123,8 +139,20 @@ func (w *supervised) run(ctx context.Context) error {
 		}
 		why = lost.why
 		pause.Lost(lost.held)
-		w.log.Warn("running again", "error", why)
+		w.logLoss(s, lost)
 	}
+}
+
+// logLoss says why fn runs again; at a loss of the connection the link has said so for all who stand on it.
+func (w *supervised) logLoss(s *session, lost errLost) {
+	level, msg := slog.LevelWarn, "running again"
+	switch {
+	case !s.alive():
+		level = slog.LevelDebug
+	case lost.held == 0:
+		msg = "cannot run yet, trying again"
+	}
+	w.log.Log(context.Background(), level, msg, "error", lost.why)
 }
 
 // session waits for the link, and says so when that takes time.

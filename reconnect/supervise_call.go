@@ -30,7 +30,7 @@ func (w *supervised) call(ctx context.Context, s *session, ch *amqp.Channel) err
 	}
 	w.state(State{Phase: report.Running})
 	began := time.Now()
-	err := w.protect(report.WithLink(report.With(fnCtx, w.report), s), ch)
+	err := w.protect(report.Under(fnCtx, &report.Supervisor{State: w.report, Connection: s.lost()}), ch)
 	held := time.Since(began)
 	whole := !ch.IsClosed() && s.alive()
 	if whole && !w.closeChannel(ctx, s, ch) {

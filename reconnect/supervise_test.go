@@ -105,7 +105,10 @@ func TestSuperviseAfterEveryFault(t *testing.T) {
 		took(t, began, bound, "consuming after "+what)
 		publish(t, pub, w.queue, what)
 		require.Equal(t, what, receive(t, w.got, 5*time.Second, "a message after "+what))
-		require.Equal(t, 1, b.Queue(t, w.queue).Consumers, what)
+		testenv.Eventually(t, 5*time.Second, func() bool {
+			q := b.Queue(t, w.queue)
+			return q.Consumers == 1 && q.Ready+q.Unacked == 0
+		}, "one consumer, and the acknowledgement has arrived, after %s", what)
 		require.Equal(t, report.Consuming, phase(c, "worker"))
 	}
 	handles("the start", time.Second, time.Now())
@@ -284,7 +287,7 @@ func TestSuperviseEnds(t *testing.T) {
 		"ctx and channel ended": {fn: func(cancel func(), ctx context.Context, ch *amqp.Channel) error {
 			cancel()
 			_ = ch.Close()
-			_, err := ch.QueueInspect("x")
+			_, err := ch.QueueDeclarePassive("x", true, false, false, false, nil)
 			return err
 		}},
 		"permanent, though the channel is lost": {fn: func(_ func(), _ context.Context, ch *amqp.Channel) error {

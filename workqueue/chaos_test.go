@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"runtime/pprof"
 	"strconv"
 	"testing"
 	"time"
@@ -69,16 +68,16 @@ func TestChaos(t *testing.T) {
 	goroutines, channels := c.resources()
 	began := time.Now()
 	c.publish()
-	for round := 0; round == 0 || time.Since(began) < length; round++ { // at least every fault once
-		for _, i := range c.random.Perm(len(c.faults())) {
-			c.strike(c.faults()[i])
-			if round > 0 && time.Since(began) >= length {
-				break
-			}
+	faults := c.faults()
+	for n := 0; n < len(faults) || time.Since(began) < length; n++ { // each at least once
+		if n%len(faults) == 0 {
+			c.random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		}
+		c.strike(faults[n%len(faults)])
 	}
 	c.traffic.stop()
-	c.drained("the end")
+	c.settled()
+	c.asAtTheStart(goroutines, channels)
 	inDLQ := c.takeAllDead()
 	if length <= shortChaos {
 		require.Zero(t, inDLQ, "messages in the dead-letter queue")
@@ -87,7 +86,6 @@ func TestChaos(t *testing.T) {
 	t.Logf("%d faults, slowest recovery %v (%s); %d messages excused by a deleted queue, %d in the dead-letter queue",
 		c.struck, c.slowest.Round(time.Millisecond), c.slowestAfter, c.lostWithQueue(), inDLQ)
 
-	c.asAtTheStart(goroutines, channels)
 	for _, stop := range c.stops {
 		require.NoError(t, stop())
 	}
@@ -106,7 +104,6 @@ type chaos struct {
 	node      *testenv.FaultNode
 	random    *rand.Rand
 	names     []string // of the Conns
-	conns     []*reconnect.Conn
 	producers []*workqueue.Producer
 	stops     []func() error // of the workers
 	traffic   *traffic
@@ -126,7 +123,6 @@ func newChaos(t *testing.T) *chaos {
 		// With the heartbeats of one of them a freeze of 2 s is a loss, with those of the other a pause.
 		name := c.name + "-" + strconv.Itoa(i)
 		conn := c.dialWith(reconnect.Config{Name: name, Heartbeat: time.Duration(i+1) * time.Second})
-		c.conns = append(c.conns, conn)
 		p, err := workqueue.NewProducer(conn, c.queue, reconnect.PublisherConfig{})
 		require.NoError(t, err)
 		c.names, c.producers = append(c.names, name), append(c.producers, p)
@@ -255,10 +251,8 @@ func (c *chaos) asAtTheStart(goroutines, channels int) {
 		if nowGoroutines <= goroutines && nowChannels == channels {
 			return
 		}
-		if time.Now().After(deadline) {
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-			require.Fail(c.t, "left over", "goroutines %d, at the start %d; channels %d, at the start %d", nowGoroutines, goroutines, nowChannels, channels)
-		}
+		require.True(c.t, time.Now().Before(deadline), "goroutines %d, at the start %d; channels %d, at the start %d",
+			nowGoroutines, goroutines, nowChannels, channels)
 		c.wait(100 * time.Millisecond)
 	}
 }

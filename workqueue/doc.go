@@ -23,16 +23,21 @@
 // repeat their effect look at MessageId, which stays the same over every resend. The order of messages is kept only by a
 // queue with SingleActiveConsumer, and by the one handler at a time of a single worker with Concurrency 1 that never fails.
 //
-// A failing message never goes back to the queue at once, so it cannot spin. A handler that crashes the process again and
-// again ends at the queue's DeliveryLimit. Messages that were only waiting in a crashed worker's prefetch count as
-// delivered too, which is why Prefetch is small by default and grows with success.
+// A message whose handler fails goes to the dead-letter queue at the first error; it never goes back to the queue, so it
+// cannot spin. Only an error that says "not now" (see Handler) has it tried again. A message that crashes the process again
+// and again ends at the queue's DeliveryLimit. Messages that were only waiting in the prefetch of a worker that crashed, or
+// up to RabbitMQ 4.2 was stopped or paused, count as delivered too, which is why Prefetch is small by default and begins
+// at one.
 //
 // # Topology
 //
 // The queue is durable, of type quorum, with x-delivery-limit 20, overflow reject-publish, and at-least-once
 // dead-lettering through the default exchange to "<name>.dlq", itself a quorum queue without limits. A classic queue
-// (Classic, MaxPriority) has no delivery limit, and failures are copied to the dead-letter queue with a confirm. Messages
-// in a dead-letter queue stay there until somebody takes them out.
+// (Classic, MaxPriority) has no delivery limit, and failures are copied to the dead-letter queue with a confirm.
+//
+// Messages stay in the dead-letter queue until somebody takes them out: with Get on a channel of Conn.Channel, publish
+// them again, then acknowledge. Why the broker put one there stands in its x-first-death-reason header ("rejected" for a
+// failed handler, "delivery_limit", "expired"); the handler's error is in the worker's log under the message id.
 //
 // Rights that a user needs: configure on the queue and its dead-letter queue (unless Declare is Passive or Skip), write on
 // the queue's dead-letter exchange (amq.default unless DeadLetterExchange is set) to declare and, for producers, write on

@@ -222,7 +222,7 @@ func ExampleProducer_Publish_errors() {
 	case errors.Is(err, reconnect.ErrUnknown): // it may have arrived: again only under the same MessageId
 	case errors.As(err, &wrong): // the queue exists with other arguments: a person has to look at it
 		log.Fatal(wrong)
-	default: // not sent
+	default: // not sent, or refused by the broker for good (403, 404): it is nowhere
 		log.Print(err)
 	}
 }

@@ -154,18 +154,23 @@ func TestA13FailuresAmongGoodOnes(t *testing.T) {
 // takeDead takes n messages out of the dead-letter queue.
 func (s *setup) takeDead(n int) []amqp.Delivery {
 	s.t.Helper()
+	return s.take(s.queue.DeadLetterQueue(), n)
+}
+
+// take takes n messages out of a queue.
+func (s *setup) take(queue string, n int) []amqp.Delivery {
+	s.t.Helper()
 	ch, err := s.broker.Dial(s.t).Channel()
 	require.NoError(s.t, err)
 	var out []amqp.Delivery
 	testenv.Eventually(s.t, patience, func() bool {
-		d, ok, err := ch.Get(s.queue.DeadLetterQueue(), false)
+		d, ok, err := ch.Get(queue, true)
 		require.NoError(s.t, err)
 		if ok {
-			require.NoError(s.t, d.Ack(false))
 			out = append(out, d)
 		}
 		return len(out) == n
-	}, "%d messages in the dead-letter queue", n)
+	}, "%d messages in %s", n, queue)
 	return out
 }
 

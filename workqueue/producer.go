@@ -37,14 +37,17 @@ func NewProducer(conn *reconnect.Conn, q Queue, cfg reconnect.PublisherConfig) (
 	if err := errors.Join(q.validate(), err); err != nil {
 		return nil, fmt.Errorf("workqueue: producer of queue %q: %w", q.Name, err)
 	}
-	return &Producer{conn: conn, queue: q, topology: q.Topology(), pub: pub, cfg: cfg, declared: once.New()}, nil
+	return &Producer{conn: conn, queue: q, topology: q.Topology(), pub: pub, cfg: cfg,
+		declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
 }
 
 // Publish sends msg to the queue and returns nil when the broker has it safely: on disk, on a majority of its replicas.
 // Messages are persistent unless they, or the settings, say otherwise, and get a MessageId and a Timestamp when they have
 // none. It blocks until the confirmation, through reconnects, or until ctx ends (one without a deadline: after Timeout).
-// The errors, and which of them mean that sending again may duplicate, are those of reconnect.Publisher.Publish; before
-// them come a *reconnect.TopologyError when the queue exists with other arguments or may not be declared.
+// The errors, and which of them mean that sending again may duplicate, are those of reconnect.Publisher.Publish. The
+// first publishes declare the queue and also return, with nothing sent, a *reconnect.TopologyError when it exists with
+// other arguments or may not be declared, and the *amqp.Error with code 404 of a Passive queue that does not exist.
+// The priority of a message above the queue's MaxPriority counts as that, and on a queue without priorities as none.
 func (p *Producer) Publish(ctx context.Context, msg amqp.Publishing) error {
 	if err := p.declare(ctx); err != nil {
 		return err
@@ -56,7 +59,8 @@ func (p *Producer) Publish(ctx context.Context, msg amqp.Publishing) error {
 }
 
 // PublishJSON is Publish of v as JSON, with content type application/json. A value that cannot be encoded is a permanent
-// error, and nothing is sent.
+// error, and nothing is sent. Where a message needs an id of its own, to be sent again under the same one after
+// ErrUnknown, or other properties, encode it and use Publish.
 func (p *Producer) PublishJSON(ctx context.Context, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -93,19 +97,26 @@ func (p *Producer) declare(ctx context.Context) error {
 	err := p.declared.Do(ctx, func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, cmp.Or(p.cfg.Timeout, declareTimeout))
+			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
+			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
 			defer cancel()
 		}
 		return p.conn.Declare(ctx, p.topology)
 	})
+	if errors.Is(err, once.ErrFull) {
+		err = reconnect.ErrBusy
+	}
 	if err != nil {
 		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue.Name, err)
 	}
 	return nil
 }
 
-// declareTimeout is that of a publish without a deadline.
-const declareTimeout = 30 * time.Second
+// What a publish waits for before its queue is declared is bounded as it is afterwards, with the same defaults.
+const (
+	declareTimeout = 30 * time.Second
+	maxWaiting     = 10_000
+)
 
 func (p *Producer) connected() bool {
 	for _, s := range p.conn.State() {

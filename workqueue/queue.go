@@ -31,11 +31,13 @@ type Queue struct {
 	MaxPriority int
 
 	// DeliveryLimit is how often a message may come back unsettled (its worker died, its channel was lost) before it is
-	// dead-lettered; up to RabbitMQ 4.2 hand-backs at a graceful stop count too. Default 20. Quorum queues only.
+	// dead-lettered: 20 allows 21 deliveries. Up to RabbitMQ 4.2 what is handed back at a graceful stop or a Pause counts
+	// too, so do not set it low. Default 20. Quorum queues only.
 	DeliveryLimit int
 
 	// MaxLength is the number of ready messages above which publishes are refused with reconnect.ErrRefused; a quorum
-	// queue takes a few more. It also holds back what returns from a delay, for three minutes a time. Default: none.
+	// queue takes a few more. The broker's own transfers into a full queue, such as dead letters of another one, wait and
+	// are tried again every three minutes. Default: none.
 	MaxLength int64
 
 	// TTL is how long a message may wait before it is dead-lettered; whole milliseconds, up to 49 days. Default: no limit.
@@ -77,7 +79,8 @@ const (
 	argSingleActive       = "x-single-active-consumer"
 )
 
-// DeadLetterQueue is the name of the queue in which failures end.
+// DeadLetterQueue is the name of the queue in which failures end, unless NoDeadLetter is set. It is a quorum queue with
+// arguments of its own: it cannot be described by a Queue.
 func (q Queue) DeadLetterQueue() string { return q.Name + ".dlq" }
 
 // Topology is what the queue needs on the broker: the dead-letter exchange when one is named, the dead-letter queue, then

@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -92,13 +93,19 @@ func TestConstructorFaults(t *testing.T) {
 	_, err = workqueue.NewWorker(nil, q, ignore, workqueue.WorkerConfig{})
 	require.ErrorContains(t, err, "conn: nil")
 	_, err = workqueue.NewWorker(conn, q, nil, workqueue.WorkerConfig{})
-	require.ErrorContains(t, err, "handler: nil")
+	require.ErrorContains(t, err, "Handler: missing")
 	_, err = workqueue.NewBatchWorker(conn, q, nil, workqueue.WorkerConfig{})
-	require.ErrorContains(t, err, "handler: nil")
-	_, err = workqueue.NewWorker(conn, workqueue.Queue{MaxLength: -1}, ignore, workqueue.WorkerConfig{BatchSize: 3, BatchWait: time.Second})
-	for _, field := range []string{"Name: ", "MaxLength: -1", "BatchSize: only", "BatchWait: only"} {
+	require.ErrorContains(t, err, "Handler: missing")
+	_, err = workqueue.NewWorker(conn, workqueue.Queue{MaxLength: -1}, workqueue.JSON[int](nil), workqueue.WorkerConfig{
+		BatchSize: 3, BatchWait: time.Second, Concurrency: -1, Prefetch: 70_000, PerSecond: -1})
+	for _, field := range []string{"Name: ", "MaxLength: -1", "BatchSize: only", "BatchWait: only", "Handler: missing",
+		"Concurrency: -1", "Prefetch: 70000", "PerSecond: -1"} {
 		require.ErrorContains(t, err, field, "all faults at once")
 	}
+	_, err = workqueue.NewBatchWorker(conn, q, func(context.Context, []amqp.Delivery) error { return nil },
+		workqueue.WorkerConfig{BatchSize: -1, BatchWait: -1})
+	require.ErrorContains(t, err, "BatchSize: -1")
+	require.ErrorContains(t, err, "BatchWait: -1")
 	for field, cfg := range map[string]workqueue.WorkerConfig{
 		"Concurrency":     {Concurrency: -1},
 		"Prefetch":        {Prefetch: 65536},

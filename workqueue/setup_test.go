@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -129,6 +132,43 @@ func run(t *testing.T, w *workqueue.Worker) (stop func() error) {
 	return stop
 }
 
+// raw publishes a message past the library, and waits for the broker's word that it is there.
+func (s *setup) raw(msg amqp.Publishing) {
+	s.t.Helper()
+	conn := s.broker.Dial(s.t)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	require.NoError(s.t, err)
+	require.NoError(s.t, ch.Confirm(false))
+	confirm, err := ch.PublishWithDeferredConfirm("", s.queue.Name, true, false, msg)
+	require.NoError(s.t, err)
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	acked, err := confirm.WaitContext(ctx)
+	require.NoError(s.t, err)
+	require.True(s.t, acked)
+}
+
+// workers are the states of the Conn's workers, without its links.
+func workers(conn *reconnect.Conn) (out []reconnect.State) {
+	for _, state := range conn.State() {
+		if state.Name != "publishing" && state.Name != "consuming" {
+			out = append(out, state)
+		}
+	}
+	return out
+}
+
+// consuming waits until n workers consume, and returns their states.
+func consuming(t *testing.T, conn *reconnect.Conn, n int) (out []reconnect.State) {
+	t.Helper()
+	testenv.Eventually(t, patience, func() bool {
+		out = slices.DeleteFunc(workers(conn), func(s reconnect.State) bool { return s.Phase != "consuming" })
+		return len(out) == n
+	}, "%d workers consume", n)
+	return out
+}
+
 // depth is the number of messages in a queue, unacknowledged ones included.
 func (s *setup) depth(queue string) int {
 	s.t.Helper()
@@ -208,6 +248,71 @@ func ids(n int) []string {
 	}
 	return out
 }
+
+// receive returns what comes from ch, and fails the test when nothing does in time.
+func receive[T any](t *testing.T, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		require.FailNow(t, "not in time", what)
+		panic("unreachable")
+	}
+}
+
+// within returns a context for one call.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// took fails the test when more than three times the promised bound has passed since began.
+func took(t *testing.T, began time.Time, bound time.Duration, what string) {
+	t.Helper()
+	measured := time.Since(began)
+	require.LessOrEqual(t, measured, 3*bound, "%s took %v, promised within %v", what, measured, bound)
+	t.Logf("%s took %v, promised within %v", what, measured.Round(time.Millisecond), bound)
+}
+
+// lines counts what is logged, by message. It is the handler of a slog.Logger.
+type lines struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func newLines() *lines { return &lines{n: map[string]int{}} }
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.n[r.Message]++
+	return nil
+}
+
+// count is how many lines began with the given words.
+func (l *lines) count(words string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for message, times := range l.n {
+		if strings.HasPrefix(message, words) {
+			n += times
+		}
+	}
+	return n
+}
+
+// What the library logs about a loss.
+const (
+	lostChannel = "running again"                                 // once for each lost channel of a worker
+	staleSettle = "a handler finished after its channel was lost" // once for each message that could not be settled
+)
 
 // work pretends to work for d, as a handler that obeys its context does.
 func work(ctx context.Context, d time.Duration) error {

@@ -112,6 +112,18 @@ func (l *ledger) missing() (ids []string) {
 	return ids
 }
 
+// unconfirmed is the number of a publisher's messages whose publish did not return nil.
+func (l *ledger) unconfirmed(publisher int) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.fates[publisher] {
+		if f&confirmed == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // traffic is publishers that send one message after the other until they are stopped, and the ledger of it.
 type traffic struct {
 	*ledger

@@ -43,8 +43,9 @@ type Conn struct {
 	closing  bool
 	err      error // why the connection is over; sticky
 
-	deadlines deadlines
-	ahead     ahead
+	deadlines  deadlines
+	ahead      ahead
+	readFailed atomic.Bool
 }
 
 var _ net.Conn = (*Conn)(nil)

@@ -49,6 +49,7 @@ func (c *Conn) read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
+	c.readFailed.Store(true)
 	if errors.Is(err, os.ErrDeadlineExceeded) && c.deadlines.silent() {
 		c.fail(fmt.Errorf("nothing received for two heartbeats: %w", err))
 	}
@@ -57,6 +58,10 @@ func (c *Conn) read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// ReadFailed reports whether a Read from the socket has failed, be it with EOF. The driver tells of such failures in the
+// same way as of bytes that it cannot make sense of; with this the two can be told apart.
+func (c *Conn) ReadFailed() bool { return c.readFailed.Load() }
 
 // failure returns why the connection is over, or nil; a Close that is still flushing is none.
 func (c *Conn) failure() error {

@@ -119,6 +119,26 @@ func TestBatchFailsWhole(t *testing.T) {
 	}
 }
 
+// After three refusals in a row one message is tried at a time, until one succeeds.
+func TestBatchOneAtATimeAfterThree(t *testing.T) {
+	r := newRig(t, nil)
+	r.publish(0, 4)
+	var got batches
+	cfg := r.batchConfig(func(_ context.Context, ds []amqp.Delivery) error {
+		if got.add(ds) <= 4 {
+			return busy{10 * time.Millisecond}
+		}
+		return nil
+	})
+	cfg.BatchSize, cfg.BatchWait = 4, time.Second
+	l := start(t, cfg)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	all := ids(0, 4)
+	require.Equal(t, [][]string{all, all, all, {"0"}, {"0"}, {"1", "2", "3"}}, got.all)
+	require.EqualValues(t, 4, l.Stats().Handled)
+}
+
 func TestBatchWaitsNotForEver(t *testing.T) {
 	r := newRig(t, nil)
 	r.publish(0, 2)

@@ -24,9 +24,9 @@ type Config struct {
 	Queue string // queue consumed; must exist when Supervise calls, unless Open makes it
 
 	// Open, when set, is called with each fresh channel, before anything else and also while paused, and returns the queue to
-	// consume on it. An error ends the channel like any other. It has the channel to itself; its ctx ends with a shutdown and
-	// with the channel.
-	Open func(ctx context.Context, ch *amqp.Channel) (queue string, err error)
+	// consume on it; shut is called when that channel is no longer used. An error ends the channel like any other. It has the
+	// channel to itself; its ctx ends with a shutdown and with the channel.
+	Open func(ctx context.Context, ch *amqp.Channel) (queue string, shut func(), err error)
 	// Watch, when set, is given the queue as the broker sees it, and when that was asked for: as soon as the first worker's
 	// channel is open, and again after each pause that it returns. It must not block.
 	Watch func(q amqp.Queue, asked time.Time) (next time.Duration)
@@ -69,7 +69,7 @@ func (c Config) withDefaults() (Config, error) {
 	errs := []error{
 		missing("Name", c.Name == ""), missing("Queue", c.Queue == ""), missing("Supervise", c.Supervise == nil),
 		c.checkHandlers(),
-		between("Concurrency", c.Concurrency, 1, math.MaxInt32), between("Prefetch", c.Prefetch, 1, math.MaxUint16),
+		between("Concurrency", c.Concurrency, math.MaxInt32), between("Prefetch", c.Prefetch, math.MaxUint16),
 		duration("ShutdownTimeout", c.ShutdownTimeout), duration("AbandonAfter", c.AbandonAfter),
 		duration("ConsumerTimeout", c.ConsumerTimeout), c.checkHandlerTimeout(),
 	}
@@ -136,14 +136,17 @@ func (c *Config) checkHandlers() error {
 		return errors.New("Handler: given beside Batch, only one may be")
 	case c.Batch == nil:
 		return nil
-	case c.BatchSize < 1:
-		return fmt.Errorf("BatchSize: %d, must be at least 1", c.BatchSize)
-	case c.BatchWait < 0:
-		return fmt.Errorf("BatchWait: %v, must be positive", c.BatchWait)
-	case c.BatchSize > c.Prefetch:
-		return fmt.Errorf("BatchSize: %d, must not be above Prefetch (%d)", c.BatchSize, c.Prefetch)
 	}
-	return nil
+	var errs []error
+	if c.BatchSize < 1 {
+		errs = append(errs, fmt.Errorf("BatchSize: %d, must be positive, or 0 for 100", c.BatchSize))
+	} else if c.BatchSize > c.Prefetch {
+		errs = append(errs, fmt.Errorf("BatchSize: %d, must not be above Prefetch, which is %d here and at most 65535", c.BatchSize, c.Prefetch))
+	}
+	if c.BatchWait < 0 {
+		errs = append(errs, fmt.Errorf("BatchWait: %v, must be positive, or 0 for 50ms", c.BatchWait))
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Config) checkHandlerTimeout() error {
@@ -169,9 +172,9 @@ func missing(field string, is bool) error {
 	return nil
 }
 
-func between(field string, v, lo, hi int) error {
-	if v < lo || v > hi {
-		return fmt.Errorf("%s: %d, must be %d..%d", field, v, lo, hi)
+func between(field string, v, most int) error {
+	if v < 1 || v > most {
+		return fmt.Errorf("%s: %d, must be between 1 and %d, or 0 for the default", field, v, most)
 	}
 	return nil
 }

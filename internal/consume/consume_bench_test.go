@@ -45,8 +45,8 @@ func consumeRaw(r *rig, n, prefetch, workers int) cost {
 	defer conn.Close()
 	ch, err := conn.Channel()
 	require.NoError(r.tb, err)
-	require.NoError(r.tb, ch.Qos(prefetch*workers, 0, false))
-	return measure(n, func() {
+	require.NoError(r.tb, ch.Qos(prefetch, 0, false))
+	c := measure(n, func() {
 		in, err := ch.Consume(r.queue, "raw", false, false, false, false, nil)
 		require.NoError(r.tb, err)
 		var wg sync.WaitGroup
@@ -63,12 +63,13 @@ func consumeRaw(r *rig, n, prefetch, workers int) cost {
 			})
 		}
 		wg.Wait()
-		require.NoError(r.tb, ch.Close())
 	})
+	require.NoError(r.tb, ch.Close())
+	return c
 }
 
 // consumeLoop takes n messages with a Loop.
-func consumeLoop(r *rig, n, prefetch, workers int) cost {
+func consumeLoop(r *rig, n, prefetch, workers int, slow bool) cost {
 	var mu sync.Mutex
 	left, done := n, make(chan struct{})
 	cfg := r.config(func(context.Context, amqp.Delivery) error {
@@ -79,30 +80,36 @@ func consumeLoop(r *rig, n, prefetch, workers int) cost {
 		}
 		return nil
 	})
-	cfg.Prefetch, cfg.Concurrency = prefetch, workers
+	cfg.Prefetch, cfg.Concurrency, cfg.SlowStart = prefetch, workers, slow
 	cfg.Supervise = newLink(r.tb, r.broker.URL()).Supervise
-	return measure(n, func() {
-		l := start(r.tb, cfg)
+	var l *run
+	c := measure(n, func() {
+		l = start(r.tb, cfg)
 		waitFor(r.tb, "last message", done)
-		require.NoError(r.tb, l.stop())
 	})
+	require.NoError(r.tb, l.stop())
+	return c
 }
 
 // BenchmarkConsume runs the driver used by hand and the loop in turn and prints the median ratios.
 func BenchmarkConsume(b *testing.B) {
 	for _, queueType := range []string{"quorum", "classic"} {
-		for _, workers := range []int{1, 16} {
-			b.Run(fmt.Sprintf("%s/workers=%d", queueType, workers), func(b *testing.B) {
+		for _, c := range []struct {
+			workers int
+			slow    bool
+		}{{1, false}, {1, true}, {16, false}} {
+			workers := c.workers
+			b.Run(fmt.Sprintf("%s/workers=%d/slow=%v", queueType, workers, c.slow), func(b *testing.B) {
 				const n, prefetch = 20000, 100
 				var rate, cpu, raw, ours []float64
 				for i := range 2*b.N + 5 {
 					r := newRig(b, amqp.Table{"x-queue-type": queueType})
-					r.publish(0, 2*n)
+					r.publish(0, 2*n+5000) // a Loop goes on for a moment after the last it should
 					var x, y cost
 					if i%2 == 0 {
-						x, y = consumeRaw(r, n, prefetch, workers), consumeLoop(r, n, prefetch, workers)
+						x, y = consumeRaw(r, n, prefetch, workers), consumeLoop(r, n, prefetch, workers, c.slow)
 					} else {
-						y, x = consumeLoop(r, n, prefetch, workers), consumeRaw(r, n, prefetch, workers)
+						y, x = consumeLoop(r, n, prefetch, workers, c.slow), consumeRaw(r, n, prefetch, workers)
 					}
 					rate = append(rate, float64(x.wall)/float64(y.wall))
 					cpu = append(cpu, float64(y.cpu)/float64(x.cpu))

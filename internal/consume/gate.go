@@ -67,16 +67,18 @@ func (g *gate) refused() int {
 	return int(n)
 }
 
-// passed notes a success.
-func (g *gate) passed() {
+// passed notes a success. It returns true when that opened the gate.
+func (g *gate) passed() bool {
 	if g.row.Load() == 0 {
-		return
+		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.row.Store(0)
-	if g.opened != nil {
-		close(g.opened)
-		g.opened = nil
+	if g.opened == nil {
+		return false
 	}
+	close(g.opened)
+	g.opened = nil
+	return true
 }

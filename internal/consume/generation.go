@@ -3,7 +3,6 @@ package consume
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -44,8 +43,10 @@ type generation struct {
 
 	// The controller's.
 	queue   string // consumed
+	shut    func() // what Open returned
 	current *spell // has a consumer at the broker
 	want    int    // prefetch of the consumer to start as soon as it fits
+	pauses  int    // calls of Pause before the current consumer began
 	phase   string // last reported
 
 	mu    sync.Mutex
@@ -75,10 +76,10 @@ const (
 	tooOld      // a message reached the bound
 )
 
-func newGeneration(w *worker, ch *amqp.Channel) *generation {
+func newGeneration(w *worker, ch *amqp.Channel, cfg *Config) *generation {
 	return &generation{
-		w: w, loop: w.loop, cfg: &w.loop.cfg, log: w.loop.log.With("name", w.name), ch: ch,
-		queue:   w.loop.cfg.Queue,
+		w: w, loop: w.loop, cfg: cfg, log: w.loop.log.With("name", w.name), ch: ch,
+		queue:   cfg.Queue,
 		out:     newSettler(ch, &w.loop.counters),
 		closed:  ch.NotifyClose(make(chan *amqp.Error, 1)),
 		cancels: ch.NotifyCancel(make(chan string, 8)),
@@ -103,6 +104,9 @@ func (g *generation) live(ctx context.Context) error {
 	err := g.control(ctx)
 
 	g.leave()
+	if g.shut != nil {
+		defer g.shut()
+	}
 	if n := g.out.kill(); n > 0 {
 		g.log.Warn("channel lost with finished messages not yet acknowledged; they come again", "messages", n)
 	}
@@ -160,21 +164,25 @@ func (g *generation) leave() {
 	}
 }
 
-// control is the controller's circle. It returns why the generation ended; nil after a shutdown.
+// control is the controller's circle. It returns why the generation ended; nil after a shutdown, and when its supervisor
+// wants it to go on elsewhere: then without a limit to what runs.
 func (g *generation) control(ctx context.Context) error {
+	leave := report.Leave(ctx)
 	if err := g.open(ctx); err != nil {
-		return g.failed(ctx, err)
+		select {
+		case <-leave: // that was the reason
+			return g.finish(ctx, nil)
+		default:
+			return g.failed(ctx, err)
+		}
 	}
-	var look <-chan time.Time
-	if g.cfg.Watch != nil && g.w.index == 0 {
-		look = time.After(0)
-	}
+	look := g.firstLook()
 	for {
-		paused, changed := g.loop.pause.state()
-		if paused && g.cfg.Ordered && g.current != nil {
+		pause, changed := g.loop.pause.state()
+		if g.cfg.Ordered && g.current != nil && pause.times != g.pauses {
 			return g.finish(ctx, errPaused)
 		}
-		if err := g.adjust(ctx, paused); err != nil {
+		if err := g.adjust(ctx, pause.on); err != nil {
 			return g.failed(ctx, err)
 		}
 		select {
@@ -182,6 +190,8 @@ func (g *generation) control(ctx context.Context) error {
 			if g.ch.IsClosed() {
 				return g.lost(ctx)
 			}
+			return g.finish(ctx, nil)
+		case <-leave:
 			return g.finish(ctx, nil)
 		case e := <-g.closed:
 			return lossError(e)
@@ -211,87 +221,6 @@ func (g *generation) control(ctx context.Context) error {
 	}
 }
 
-// adjust does what is to be done to get from what is to what is wanted.
-func (g *generation) adjust(ctx context.Context, paused bool) error {
-	switch {
-	case paused && g.phase == report.Paused:
-		return nil
-	case paused:
-		g.want = 0
-		if err := g.withdraw(true); err != nil {
-			return err
-		}
-		g.report(ctx, report.Paused, "")
-		return nil
-	case g.current == nil && g.want == 0:
-		g.want = g.cfg.first()
-	case g.current != nil && g.want > 0:
-		if err := g.cancel(g.current); err != nil {
-			return err
-		}
-		g.current = nil
-	}
-	if g.want == 0 || !g.fits(g.want) {
-		return nil
-	}
-	return g.consume(ctx)
-}
-
-// fits reports whether a consumer with this prefetch may start beside what earlier ones of this channel may still hold.
-func (g *generation) fits(prefetch int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, s := range g.alive {
-		prefetch += s.prefetch
-	}
-	return prefetch <= g.cfg.Prefetch
-}
-
-// consume starts a consumer with the prefetch wanted.
-func (g *generation) consume(ctx context.Context) error {
-	s := newSpell(newTag(g.w.name), g.want)
-	g.loop.active.add()
-	// After the add, so that a neighbour which is stopping and saw no active consumer can rely on none beginning.
-	if paused, _ := g.loop.pause.state(); paused || ctx.Err() != nil {
-		g.loop.active.done()
-		return nil
-	}
-	deliveries, err := call(g, func() (<-chan amqp.Delivery, error) {
-		if err := g.ch.Qos(s.prefetch, 0, false); err != nil {
-			return nil, err
-		}
-		return g.ch.Consume(g.queue, s.tag, false, false, false, false, nil)
-	})
-	if err != nil {
-		g.loop.active.done()
-		return fmt.Errorf("consume: consume from %q: %w", g.queue, err)
-	}
-	s.deliveries = deliveries
-	g.current, g.want = s, 0
-	g.mu.Lock()
-	g.alive = append(g.alive, s)
-	if g.gone {
-		s.stop()
-	}
-	g.mu.Unlock()
-	g.spells <- s // room for both that can be alive
-	g.loop.consumes(g.w.index)
-	g.report(ctx, report.Consuming, "")
-	return nil
-}
-
-// cancel ends s's consumer at the broker. What was delivered to it before can still be taken, up to the close of its deliveries.
-func (g *generation) cancel(s *spell) error {
-	_, err := call(g, func() (struct{}, error) { return struct{}{}, g.ch.Cancel(s.tag, false) })
-	if err != nil {
-		return fmt.Errorf("consume: cancel: %w", err)
-	}
-	s.cancelled = true
-	g.loop.active.done()
-	g.out.thaw()
-	return nil
-}
-
 // onEnd looks at how the worker ended a spell. over says that err ends the generation.
 func (g *generation) onEnd(ctx context.Context, e ending) (err error, over bool) {
 	switch {
@@ -302,7 +231,7 @@ func (g *generation) onEnd(ctx context.Context, e ending) (err error, over bool)
 		return g.cancelledByBroker(), true
 	case e.why == tooOld && g.cfg.Ordered:
 		return g.finish(ctx, errTooOld), true
-	case e.why == tooOld && e.spell == g.current:
+	case e.why == tooOld: // then the rest is as old, or nearly
 		err = g.withdraw(false)
 		g.want = 0
 	default:
@@ -315,12 +244,4 @@ func (g *generation) onEnd(ctx context.Context, e ending) (err error, over bool)
 		return g.failed(ctx, err), true
 	}
 	return nil, false
-}
-
-// report tells the supervisor a phase that is not the one it knows.
-func (g *generation) report(ctx context.Context, phase, reason string) {
-	if g.phase != phase {
-		g.phase = phase
-		report.State(ctx, phase, reason)
-	}
 }

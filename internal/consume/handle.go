@@ -29,6 +29,9 @@ func (g *generation) handle(base handlerContext, s *spell, since time.Time) why 
 		if len(g.hand) == 0 {
 			return goOn
 		}
+		if stays == nil {
+			continue // the rest of a batch was not tried
+		}
 		if end := g.wait(base, s, bound, stays, try, refused); end != goOn {
 			return g.giveBack(end)
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/report"
 )
 
 // Loop consumes one queue with several workers. It is made by New, and runs while Run does.
@@ -206,5 +208,23 @@ func (w *worker) run(ctx context.Context, ch *amqp.Channel) error {
 	if err := w.waitOrphans(ctx); err != nil {
 		return err
 	}
-	return newGeneration(w, ch).live(ctx)
+	if !report.Consumes(ctx, w.loop.cfg.Queue) {
+		return nil
+	}
+	err := newGeneration(w, ch, w.loop.configFor(ctx)).live(ctx)
+	var lost *amqp.Error
+	if ctx.Err() != nil && !errors.As(err, &lost) {
+		return nil // stopped: what went wrong with that is the loop's to tell
+	}
+	return err
+}
+
+// configFor is the configuration with which a channel is used: one message at a time when each may cost the connection.
+func (l *Loop) configFor(ctx context.Context) *Config {
+	if !report.Careful(ctx) {
+		return &l.cfg
+	}
+	careful := l.cfg
+	careful.Prefetch = 1
+	return &careful
 }

@@ -11,6 +11,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
 )
 
 // A slow handler outlives its connection. On the new one another message has the same tag: it is not settled by the late answer,
@@ -238,4 +240,52 @@ func TestCutWhileStopping(t *testing.T) {
 	require.NoError(t, l.wait(3*time.Second))
 	require.Equal(t, Stats{Returned: 4, Stale: 1}, l.Stats())
 	require.Len(t, r.drainQueue(r.queue), 5)
+}
+
+// The broker's consumer timeout closes only the channel: the handler's context says so, and the message comes again.
+func TestConsumerTimeout(t *testing.T) {
+	node := testenv.Node(t)
+	node.ConsumerTimeout(time.Second)
+	r := newRigOn(t, node.Broker, nil)
+	r.publish(0, 2)
+	var calls atomic.Int64
+	cause := make(chan error, 1)
+	cfg := r.config(func(ctx context.Context, d amqp.Delivery) error {
+		if calls.Add(1) == 1 {
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			return ctx.Err()
+		}
+		return nil
+	})
+	cfg.HandlerTimeout = -1
+	l := start(t, cfg)
+	var why *amqp.Error
+	require.ErrorAs(t, <-cause, &why)
+	require.Equal(t, amqp.PreconditionFailed, why.Code)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	require.Equal(t, Stats{Handled: 2, Stale: 1}, l.Stats())
+}
+
+// A message that waits is handed back before the broker loses patience with the channel.
+func TestNotNowIsFasterThanTheConsumerTimeout(t *testing.T) {
+	node := testenv.Node(t)
+	node.ConsumerTimeout(2 * time.Second)
+	r := newRigOn(t, node.Broker, nil)
+	r.publish(0, 5)
+	var up atomic.Bool
+	cfg := r.config(func(context.Context, amqp.Delivery) error {
+		if up.Load() {
+			return nil
+		}
+		return busy{100 * time.Millisecond}
+	})
+	cfg.Prefetch, cfg.SlowStart, cfg.ConsumerTimeout = 5, true, 2*time.Second
+	l := start(t, cfg)
+	r.eventually(func() bool { return l.Stats().Returned >= 2 }, "handed back twice")
+	up.Store(true)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	require.Equal(t, 1, r.link.channels(), "the broker closed none")
 }

@@ -132,8 +132,9 @@ type rig struct {
 	dlq    string
 }
 
-func newRig(tb testing.TB, args amqp.Table) *rig {
-	broker := testenv.Shared(tb)
+func newRig(tb testing.TB, args amqp.Table) *rig { return newRigOn(tb, testenv.Shared(tb), args) }
+
+func newRigOn(tb testing.TB, broker *testenv.Broker, args amqp.Table) *rig {
 	r := &rig{tb: tb, broker: broker, link: newLink(tb, broker.URL()), conn: broker.Dial(tb), queue: testenv.Name(tb, "q")}
 	r.dlq = r.queue + ".dlq"
 	ch := r.channel()

@@ -61,9 +61,13 @@ func (g *generation) answer(passed bool, stays error) (refused int) {
 	gate := g.loop.gate
 	switch {
 	case passed:
-		gate.passed()
+		if gate.passed() {
+			g.log.Info("messages are handled again, by all workers")
+		}
 	case isNotNow(stays):
-		refused = gate.refused()
+		if refused = gate.refused(); refused == narrowAfter {
+			g.log.Warn("told \"not now\" several times in a row: one message at a time until one succeeds", "error", stays)
+		}
 	}
 	if g.probing {
 		g.probing = false

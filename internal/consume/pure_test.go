@@ -158,6 +158,7 @@ func TestLimiter(t *testing.T) {
 			l := newLimiter(10)
 			l.reserve(time.Now())
 			time.Sleep(time.Minute)
+			synctest.Wait() // its timer is due at the same moment
 			require.Zero(t, l.reserve(time.Now()))
 			require.Equal(t, 100*time.Millisecond, l.reserve(time.Now()))
 			l.cancel()
@@ -222,8 +223,8 @@ func TestGate(t *testing.T) {
 
 func TestPauseSwitch(t *testing.T) {
 	p := newPause()
-	on, changed := p.state()
-	require.False(t, on)
+	now, changed := p.state()
+	require.Equal(t, pauseState{}, now)
 	p.set(false)
 	select {
 	case <-changed:
@@ -232,8 +233,12 @@ func TestPauseSwitch(t *testing.T) {
 	}
 	p.set(true)
 	<-changed
-	on, _ = p.state()
-	require.True(t, on)
+	now, _ = p.state()
+	require.Equal(t, pauseState{on: true, times: 1}, now)
+	p.set(false)
+	p.set(true)
+	now, _ = p.state()
+	require.Equal(t, pauseState{on: true, times: 2}, now)
 }
 
 func TestCallContext(t *testing.T) {
@@ -271,6 +276,7 @@ func TestCallContext(t *testing.T) {
 
 			c, cancel = fresh(time.Minute)
 			time.Sleep(time.Minute)
+			synctest.Wait() // its timer is due at the same moment
 			require.Equal(t, context.DeadlineExceeded, c.Err())
 			cancel(errCause)
 			require.Equal(t, context.DeadlineExceeded, c.Err(), "it stays the same")
@@ -296,6 +302,7 @@ func TestCallContext(t *testing.T) {
 			c, cancel = fresh(time.Minute)
 			child, stop = context.WithCancel(c)
 			time.Sleep(time.Minute)
+			synctest.Wait() // its timer is due at the same moment
 			<-child.Done()
 			require.Equal(t, context.DeadlineExceeded, context.Cause(child))
 			stop()

@@ -31,7 +31,7 @@ type settler struct {
 	arrivals arrivals
 	timer    *time.Timer
 	frozen   bool
-	quiet    func() // called once, with mu held, when frozen and quiet
+	quiet    []func() // called once, with mu held, when frozen and quiet
 }
 
 func newSettler(to amqp.Acknowledger, count *counters) *settler {
@@ -65,7 +65,7 @@ func (s *settler) take() time.Time {
 func (s *settler) freeze(quiet func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.frozen, s.quiet = true, quiet
+	s.frozen, s.quiet = true, append(s.quiet, quiet) // growth, and a stop that comes just then
 	s.timer.Reset(quietAfter)
 	s.askIfFull()
 }
@@ -85,8 +85,9 @@ func (s *settler) askIfFull() {
 }
 
 func (s *settler) ask() {
-	if quiet := s.quiet; quiet != nil {
-		s.quiet = nil
+	ask := s.quiet
+	s.quiet = nil
+	for _, quiet := range ask {
 		quiet()
 	}
 }

@@ -47,15 +47,16 @@ func (g *generation) withdraw(apart bool) error {
 		s.stop()
 	}
 	if s := g.current; s != nil {
+		if apart {
+			g.quiesce()
+		}
 		if err := g.cancel(s); err != nil {
 			return err
 		}
 		g.current = nil
 	}
 	if apart {
-		t := time.NewTimer(neighbours)
-		g.loop.active.atMost(0, g.hard, t.C)
-		t.Stop()
+		g.waitNeighbours(0)
 	}
 	var tags []uint64
 	for _, s := range alive {
@@ -64,6 +65,24 @@ func (g *generation) withdraw(apart bool) error {
 		}
 	}
 	return g.sweep(tags)
+}
+
+// quiesce waits until nothing is on its way from the queue, or the broker would return that by itself, to a neighbour that is not
+// cancelled yet.
+func (g *generation) quiesce() {
+	quiet := make(chan struct{})
+	g.out.freeze(func() { close(quiet) })
+	select {
+	case <-quiet:
+	case <-g.hard:
+	}
+}
+
+// waitNeighbours waits until no more than n consumers of the loop are active.
+func (g *generation) waitNeighbours(n int) {
+	t := time.NewTimer(neighbours)
+	defer t.Stop()
+	g.loop.active.atMost(n, g.hard, t.C)
 }
 
 // sweep hands back tags and what the worker left to hand back, in the order of the queue.
@@ -114,9 +133,7 @@ func (g *generation) finish(ctx context.Context, then error) error {
 	}
 	if g.cfg.Ordered && g.out.took() {
 		// What this channel returns goes to the next consumer, which may be a worker of this loop that is about to stop.
-		t := time.NewTimer(neighbours)
-		g.loop.active.atMost(1, g.hard, t.C)
-		t.Stop()
+		g.waitNeighbours(1)
 	}
 	_, err := call(g, func() (struct{}, error) {
 		g.out.thaw()
@@ -159,6 +176,9 @@ func (g *generation) failed(ctx context.Context, err error) error {
 	if g.ch.IsClosed() && errors.Is(err, amqp.ErrClosed) {
 		return g.lost(ctx) // knows more
 	}
+	// A channel on which a call failed is lost, too: what it answers next may be the answer to something else. Closing it this way
+	// costs the connection when a delivery comes meanwhile: the driver takes that for an error of the broker.
+	_, _ = call(g, func() (struct{}, error) { return struct{}{}, g.ch.Close() })
 	return err
 }
 

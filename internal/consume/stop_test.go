@@ -214,6 +214,10 @@ func TestOrderedPause(t *testing.T) {
 	l.Pause()
 	r.eventually(func() bool { return len(consumers(r)) == 0 }, "no consumer")
 	l.Resume()
+	r.eventually(func() bool { return len(consumers(r)) == 1 }, "consumes again")
+	l.Pause() // to the end of the line: never unnoticed
+	l.Resume()
+	r.eventually(func() bool { return r.link.channels() == 3 }, "on a new channel")
 	r.empty(0)
 	require.NoError(t, l.stop())
 	require.Equal(t, ids(0, n), seen.all())

@@ -9,7 +9,7 @@
 // A live subscription's queue is exclusive, and has a fresh name on each connection: an old one can be locked for as long
 // as the broker takes the old connection for alive. It is declared by hand on the subscriber's own channel, and not through
 // the Conn's topology, which would remember it and declare it again (live.go). Which connection a channel belongs to, the
-// supervisor says in the context (report.Link): on the same one the queue is still there, with all it has gathered, and is
+// supervisor says in the context (report.Connection): on the same one the queue is still there, with all it has gathered, and is
 // only consumed again.
 //
 // A gap is reported from the last moment at which the queue is known to have been bound, which is when the last look at it

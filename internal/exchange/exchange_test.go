@@ -88,7 +88,7 @@ func TestOnlyForLive(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
 	_, err = NewSubscriber(conn, "p", durable(), nil, SubscriberConfig{OnGap: func(_, _ time.Time) {}, OnOverflow: func() {}})
-	for _, part := range []string{"p: subscriber", "OnGap:", "OnOverflow:", "handler: nil"} {
+	for _, part := range []string{"p: subscriber", "OnGap:", "OnOverflow:", "Handler: missing"} {
 		require.ErrorContains(t, err, part)
 	}
 }

@@ -21,7 +21,6 @@ type Group struct {
 	DeliveryLimit      int
 	MaxLength          int64
 	TTL                time.Duration
-	SingleActive       bool
 	DeadLetterExchange string
 	Arguments          amqp.Table
 	Declare            reconnect.Declare
@@ -79,9 +78,6 @@ func (g Group) arguments() amqp.Table {
 	}
 	if g.TTL > 0 {
 		args[argMessageTTL] = g.TTL.Milliseconds()
-	}
-	if g.SingleActive {
-		args[argSingleActive] = true
 	}
 	for name, value := range g.Arguments {
 		args[name] = value

@@ -25,11 +25,12 @@ type live struct {
 	held  int64 // messages that the subscriber's channels may hold
 	log   *slog.Logger
 
-	// turn is held, by sending to it, while the queue is looked for, made or deleted, OnGap included. It guards the next two.
+	// turn is held, by sending to it, while the queue is looked for, made or deleted, OnGap included. It guards what follows.
 	turn  chan struct{}
-	link  any    // the connection of the queue
-	queue string // "": there is none
+	queue string          // "": there is none
+	home  <-chan struct{} // closed when the queue's connection is gone
 
+	users users
 	mu    sync.Mutex
 	known time.Time // the last moment at which the queue was known to be bound; zero: it never was
 }
@@ -44,26 +45,81 @@ func newLive(conn *reconnect.Conn, s Subscription, cfg SubscriberConfig) *live {
 		turn: make(chan struct{}, 1)}
 }
 
-// open returns the queue to consume on ch. The first channel of a connection makes it, and reports the gap before any
-// channel consumes from it.
-func (l *live) open(ctx context.Context, ch *amqp.Channel) (string, error) {
+// open returns the queue to consume on ch, and what to call when ch is no longer used. The first channel of a connection
+// makes the queue, and reports the gap before any channel consumes from it.
+//
+// When the Conn gives its workers connections of their own, because what one of them reads costs the connection, the queue
+// belongs to the first that made one, and the others wait until it is free: with a queue each, all of them would handle
+// every message.
+func (l *live) open(ctx context.Context, ch *amqp.Channel) (queue string, shut func(), err error) {
+	for {
+		found, err := l.find(ctx, ch)
+		if err != nil {
+			return "", nil, err
+		}
+		if found.queue != "" {
+			return found.queue, sync.OnceFunc(func() { l.users.leave(found.queue) }), nil
+		}
+		report.State(ctx, report.Waiting, errElsewhere.Error())
+		select {
+		case <-found.free:
+		case <-found.gone:
+		case <-report.Leave(ctx):
+			return "", nil, errElsewhere
+		case <-ctx.Done():
+			return "", nil, context.Cause(ctx)
+		}
+	}
+}
+
+var errElsewhere = errors.New("the subscription's queue is on another connection")
+
+// place is the queue to consume, or, without one, when to look again: when nobody uses the present one any more, or its
+// connection is gone.
+type place struct {
+	queue      string
+	free, gone <-chan struct{}
+}
+
+// find finds or makes the queue for ch.
+func (l *live) find(ctx context.Context, ch *amqp.Channel) (place, error) {
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return place{}, context.Cause(ctx)
 	}
-	link := report.Link(ctx)
-	if l.queue != "" && l.link == link {
-		return l.queue, l.again(ch)
+	here := report.Connection(ctx)
+	switch {
+	case l.queue != "" && l.home == here:
+		if err := l.again(ch); err != nil {
+			return place{}, err
+		}
+		l.users.enter(l.queue)
+		return place{queue: l.queue}, nil
+	case l.queue != "" && !isClosed(l.home):
+		if free := l.users.free(l.queue); free != nil {
+			return place{free: free, gone: l.home}, nil
+		}
+		l.remove(ctx, l.queue) // left behind on a connection that lives on
 	}
 	name := l.sub.freshName()
 	if err := l.make(ch, name); err != nil {
-		return "", err
+		return place{}, err
 	}
-	l.link, l.queue = link, name
+	l.queue, l.home = name, here
+	l.users.enter(name)
 	l.bound(time.Now())
-	return name, nil
+	return place{queue: name}, nil
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
 }
 
 // again makes sure that the queue is still there: only its channel was lost. One that somebody deleted is replaced on
@@ -141,7 +197,7 @@ func (l *live) leave(ctx context.Context) {
 		return // an OnGap that does not return has it
 	}
 	queue := l.queue
-	l.queue, l.link = "", nil
+	l.queue, l.home = "", nil
 	if queue != "" && connected(l.conn, "consuming") { // else the connection is gone, and the queue with it
 		l.remove(ctx, queue)
 	}

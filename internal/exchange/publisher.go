@@ -42,7 +42,7 @@ func NewPublisher(conn *reconnect.Conn, o Outlet, cfg reconnect.PublisherConfig,
 	if err := errors.Join(faults, err); err != nil {
 		return nil, fmt.Errorf("%s: publisher of %s: %w", o.Package, Named(o.Exchange), err)
 	}
-	return &Publisher{outlet: o, conn: conn, pub: pub, cfg: cfg, declared: once.New()}, nil
+	return &Publisher{outlet: o, conn: conn, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
 }
 
 // Publish sends msg with a routing key, see reconnect.Publisher.Publish. Before the first one the topology is declared.
@@ -134,19 +134,26 @@ func (p *Publisher) declare(ctx context.Context) error {
 	err := p.declared.Do(ctx, func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, cmp.Or(p.cfg.Timeout, declareTimeout))
+			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
+			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
 			defer cancel()
 		}
 		return p.conn.Declare(ctx, p.outlet.Topology)
 	})
+	if errors.Is(err, once.ErrFull) {
+		err = reconnect.ErrBusy
+	}
 	if err != nil {
 		return fmt.Errorf("publish to %s: %w", Named(p.outlet.Exchange), err)
 	}
 	return nil
 }
 
-// declareTimeout is that of a publish without a deadline.
-const declareTimeout = 30 * time.Second
+// Defaults of reconnect.PublisherConfig, for publishes that wait for the first declaration.
+const (
+	declareTimeout = 30 * time.Second
+	maxWaiting     = 10_000
+)
 
 func connected(conn *reconnect.Conn, link string) bool {
 	for _, s := range conn.State() {

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ const defaultPrefetch = 100
 
 // Subscriber handles the messages of one subscription.
 type Subscriber struct {
+	name    string // in errors
 	loop    *consume.Loop
 	live    *live // nil: durable
 	running atomic.Bool
@@ -43,37 +45,35 @@ func NewSubscriber(conn *reconnect.Conn, pkg string, s Subscription, h Handler, 
 	if cfg.OnOverflow != nil {
 		faults = errors.Join(faults, errors.New("OnOverflow: only for a live subscriber; a durable subscription's queue refuses instead"))
 	}
+	name := fmt.Sprintf("%s: subscriber of queue %q", pkg, s.Queue)
 	loop, err := newLoop(conn, s, s.Queue, h, cfg, faults, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%s: subscriber of queue %q: %w", pkg, s.Queue, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return &Subscriber{loop: loop}, nil
+	return &Subscriber{name: name, loop: loop}, nil
 }
 
 // NewLiveSubscriber returns a Subscriber of a live subscription. It does no I/O, and returns every fault at once.
 func NewLiveSubscriber(conn *reconnect.Conn, pkg string, s Subscription, h Handler, cfg SubscriberConfig) (*Subscriber, error) {
-	l := newLive(conn, s, cfg)
+	name, l := fmt.Sprintf("%s: live subscriber of %s", pkg, Named(s.Exchange.Name)), newLive(conn, s, cfg)
 	loop, err := newLoop(conn, s, s.livePrefix(), h, cfg, s.validate(true, commonMode(conn)), l)
 	if err != nil {
-		return nil, fmt.Errorf("%s: live subscriber of %s: %w", pkg, Named(s.Exchange.Name), err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	l.held = int64(loop.Config().Concurrency) * int64(loop.Config().Prefetch)
-	return &Subscriber{loop: loop, live: l}, nil
+	return &Subscriber{name: name, loop: loop, live: l}, nil
 }
 
 func newLoop(conn *reconnect.Conn, s Subscription, name string, h Handler, cfg SubscriberConfig, faults error, l *live) (*consume.Loop, error) {
 	if conn == nil {
 		return nil, errors.New("conn: nil")
 	}
-	if h == nil {
-		faults = errors.Join(faults, errors.New("handler: nil"))
-	}
 	if cfg.Prefetch == 0 {
 		cfg.Prefetch = defaultPrefetch
 	}
 	common, topology := conn.Config(), s.Topology()
 	c := consume.Config{
-		Name: name, Queue: name, Handler: h,
+		Name: cmp.Or(name, "unnamed"), Queue: cmp.Or(name, "unnamed"), Handler: h, // that it has none is a fault of s
 		Concurrency: cfg.Concurrency, Prefetch: cfg.Prefetch, SlowStart: true,
 		HandlerTimeout: cfg.HandlerTimeout, ShutdownTimeout: cfg.ShutdownTimeout,
 		AbandonAfter: common.AbandonAfter, ConsumerTimeout: common.ConsumerTimeout, MaxBody: common.MaxBody,
@@ -85,23 +85,23 @@ func newLoop(conn *reconnect.Conn, s Subscription, name string, h Handler, cfg S
 	if l != nil {
 		c.Open, c.Watch = l.open, l.watch
 	}
-	if faults != nil {
-		return nil, faults
-	}
-	return consume.New(c)
+	loop, loopFaults := consume.New(c)
+	return loop, errors.Join(faults, loopFaults)
 }
 
 // Run consumes until ctx ends, see consume.Loop.Run.
 func (s *Subscriber) Run(ctx context.Context) error {
-	if s.live == nil {
-		return s.loop.Run(ctx)
-	}
 	if !s.running.CompareAndSwap(false, true) {
-		return errors.New("live subscriber is running already")
+		return fmt.Errorf("%s is running already", s.name)
 	}
 	defer s.running.Store(false)
-	defer s.live.leave(ctx)
-	return s.loop.Run(ctx)
+	if s.live != nil {
+		defer s.live.leave(ctx)
+	}
+	if err := s.loop.Run(ctx); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	return nil
 }
 
 // Ready returns a channel that is closed once everything is bound and every handler's channel consumes.

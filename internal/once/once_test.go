@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestFailureIsNotFinal(t *testing.T) {
-	s := New()
+	s := New(-1)
 	runs := 0
 	attempt := func(err error) error {
 		return s.Do(t.Context(), func(context.Context) error { runs++; return err })
@@ -26,7 +26,7 @@ func TestFailureIsNotFinal(t *testing.T) {
 }
 
 func TestConcurrentCallersRunItOnce(t *testing.T) {
-	s := New()
+	s := New(-1)
 	var runs atomic.Int32
 	var wg sync.WaitGroup
 	for range 50 {
@@ -39,7 +39,7 @@ func TestConcurrentCallersRunItOnce(t *testing.T) {
 }
 
 func TestWaitingEndsWithTheContext(t *testing.T) {
-	s := New()
+	s := New(-1)
 	inside, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -51,4 +51,18 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 	require.ErrorIs(t, s.Do(ctx, func(context.Context) error { return nil }), context.Canceled)
 	close(release)
 	wg.Wait()
+}
+
+func TestMoreThanTheLimitFailAtOnce(t *testing.T) {
+	s := New(1)
+	inside, release := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = s.Do(context.Background(), func(context.Context) error { close(inside); <-release; return errors.New("no") })
+	})
+	<-inside
+	require.ErrorIs(t, s.Do(t.Context(), func(context.Context) error { return nil }), ErrFull)
+	close(release)
+	wg.Wait()
+	require.NoError(t, s.Do(t.Context(), func(context.Context) error { return nil }), "there is room again")
 }

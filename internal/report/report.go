@@ -1,5 +1,5 @@
-// Package report is what a supervisor and the code inside a supervised function tell each other without knowing each other:
-// the code says what it is doing, for the supervisor's state, and the supervisor on which connection the code runs.
+// Package report lets the code that runs inside a supervised function and its supervisor speak to each other without the
+// two knowing each other: the one says what it is doing, the other how and for how long it may.
 package report
 
 import "context"
@@ -13,28 +13,60 @@ const (
 	Paused    = "paused"
 )
 
+// Supervisor is a supervisor's side. Its functions must be safe for concurrent use and must not block; any field may be
+// left out.
+type Supervisor struct {
+	State    func(phase, reason string)
+	Consumes func(queue string) bool
+	Careful  bool
+	Leave    <-chan struct{}
+	// Connection is closed when the connection is gone on which the code runs. Each connection has one of its own.
+	Connection <-chan struct{}
+}
+
 type key struct{}
 
-// With returns a context whose State calls reach fn. fn must be safe for concurrent use and must not block.
-func With(ctx context.Context, fn func(phase, reason string)) context.Context {
-	return context.WithValue(ctx, key{}, fn)
+// Under returns a context in which the functions of this package speak to s.
+func Under(ctx context.Context, s *Supervisor) context.Context {
+	return context.WithValue(ctx, key{}, s)
+}
+
+// With is Under with a State function only.
+func With(ctx context.Context, state func(phase, reason string)) context.Context {
+	return Under(ctx, &Supervisor{State: state})
+}
+
+func of(ctx context.Context) Supervisor {
+	if s, ok := ctx.Value(key{}).(*Supervisor); ok {
+		return *s
+	}
+	return Supervisor{}
 }
 
 // State tells the supervisor of ctx, if there is one, the phase and the reason of it ("" when there is nothing to explain).
 func State(ctx context.Context, phase, reason string) {
-	if fn, ok := ctx.Value(key{}).(func(string, string)); ok {
-		fn(phase, reason)
+	if s := of(ctx); s.State != nil {
+		s.State(phase, reason)
 	}
 }
 
-type linkKey struct{}
-
-// WithLink returns a context of code that runs on the connection id, which is comparable and never used for another one.
-func WithLink(ctx context.Context, id any) context.Context {
-	return context.WithValue(ctx, linkKey{}, id)
+// Consumes tells the supervisor, before anything is consumed, from which queue that will be, and that the caller minds
+// Leave. When it returns false the caller returns nil without consuming: it will be called again on another connection.
+func Consumes(ctx context.Context, queue string) bool {
+	if s := of(ctx); s.Consumes != nil {
+		return s.Consumes(queue)
+	}
+	return true
 }
 
-// Link returns the connection on which the supervised function of ctx runs: equal for all channels of one connection,
-// different after a reconnect. It is nil outside of a supervised function. What is private to a connection, an exclusive
-// queue, is there as long as it stays the same.
-func Link(ctx context.Context) any { return ctx.Value(linkKey{}) }
+// Careful says that each delivery may be one that costs the connection: no more than one may be unacknowledged at a time.
+func Careful(ctx context.Context) bool { return of(ctx).Careful }
+
+// Leave is closed when the caller is to take nothing new, finish what it has started in its own time and return nil, to
+// be called again on another connection. It is nil when that never happens.
+func Leave(ctx context.Context) <-chan struct{} { return of(ctx).Leave }
+
+// Connection is closed when the connection is gone on which the supervised function of ctx runs. It is the same for all
+// channels of one connection and another one for the next, so it also tells whether what is private to a connection, an
+// exclusive queue, is there. It is nil outside of a supervised function.
+func Connection(ctx context.Context) <-chan struct{} { return of(ctx).Connection }

@@ -11,11 +11,11 @@
 //
 // [Shared] is the one broker of the whole run; what is done to it must touch nothing but the calling test's own
 // connections and queues, so names come from [Name]. [Node] lends a node of its own to tests that stop, freeze or starve
-// the whole broker. [Proxy] puts a faulty network in front of either.
+// the whole broker, [Cluster] starts three of them for one test. [Proxy] puts a faulty network in front of any.
 //
 // A test that finds no broker fails and names the one command that provides one. Where only AMQP_URL is given, tests
 // that need what an address alone cannot give are left out; [Main] lists them at the end, and WARREN_REQUIRE_ALL=1
-// makes each of them a failure.
+// makes each of them a failure. What needs containers, a [Cluster], runs in the suite's pass on those.
 //
 // Only _test.go files import this package; what needs a broker without package testing uses package provide.
 package testenv

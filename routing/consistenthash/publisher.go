@@ -1,6 +1,7 @@
 package consistenthash
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +41,7 @@ func NewPublisher(conn *reconnect.Conn, p Partitions, cfg reconnect.PublisherCon
 	if err := errors.Join(p.validate(), err); err != nil {
 		return nil, fmt.Errorf("consistenthash: publisher of partitions %q: %w", p.Name, err)
 	}
-	return &Publisher{conn: conn, partitions: p, pub: pub, cfg: cfg, declared: once.New()}, nil
+	return &Publisher{conn: conn, partitions: p, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, 10_000))}, nil
 }
 
 // Publish sends msg to the partition of key, 1 to 255 bytes, and returns nil when the broker has it safely. Messages of one key are

@@ -194,7 +194,7 @@ func TestFaults(t *testing.T) {
 	require.Error(t, err)
 	for _, part := range []string{"direct: subscriber of queue", "Exchange.Alternate: is the exchange itself", "Exchange.Declare: 9", "Queue: 201 bytes",
 		`Keys: number 1, "": empty`, "Keys: number 2", "DeliveryLimit: -1", "TTL: 1ns", "Declare: -1", "DeadLetterExchange:", "Arguments: x-max-length is set by MaxLength",
-		"Arguments: x-expires", "Arguments: x-queue-type", "Arguments: ", "handler: nil"} {
+		"Arguments: x-expires", "Arguments: x-queue-type", "Arguments: ", "Handler: missing"} {
 		require.ErrorContains(t, err, part)
 	}
 	_, err = direct.NewPublisher(s.conn, direct.Exchange{}, reconnect.PublisherConfig{Window: -1})

@@ -179,7 +179,7 @@ func TestFaults(t *testing.T) {
 	}, nil, topic.SubscriberConfig{Prefetch: -1})
 	require.Error(t, err)
 	for _, part := range []string{"topic: subscriber", "Exchange.Name: empty", "Exchange.Alternate: 256 bytes", "Queue: empty", `Patterns: number 1, "a..b": word 2 is empty`,
-		`number 3, "order*"`, "number 4", "number 5", `Obsolete: number 1, "ok", is one of Patterns`, "Obsolete: number 2", "MaxLength: -1", "handler: nil"} {
+		`number 3, "order*"`, "number 4", "number 5", `Obsolete: number 1, "ok", is one of Patterns`, "Obsolete: number 2", "MaxLength: -1", "Handler: missing"} {
 		require.ErrorContains(t, err, part)
 	}
 	_, err = topic.NewSubscriber(s.conn, topic.Subscription{Exchange: s.exchange, Queue: "q"}, new(keys).handle, topic.SubscriberConfig{})

@@ -56,7 +56,8 @@ func pidScope() string {
 	return strings.ReplaceAll(strings.Join([]string{host, strings.TrimSpace(string(boot)), namespace}, ","), "/", "_")
 }
 
-// startTime returns when a process started, in clock ticks since boot, and "" for one that is not there.
+// startTime returns when a process started, in clock ticks since boot, and "" for one that is not there, or has ended and
+// waits for its parent to notice: in a container nobody may do so for orphans.
 func startTime(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -64,7 +65,7 @@ func startTime(pid int) string {
 	}
 	// The command's name, in parentheses, may contain anything. starttime is field 22; field 3 follows the name.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 20 {
+	if len(fields) < 20 || fields[0] == "Z" {
 		return ""
 	}
 	return fields[19]

@@ -21,6 +21,30 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// An orphan that nobody waits for has ended all the same.
+func TestStartTimeOfAZombie(t *testing.T) {
+	cmd := exec.Command("/bin/cat")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if startTime(cmd.Process.Pid) == "" {
+		t.Error("the process lives and is not found")
+	}
+	stdin.Close()
+	for deadline := time.Now().Add(10 * time.Second); startTime(cmd.Process.Pid) != ""; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the process has ended and still counts as living")
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDead(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	if err := ended.Run(); err != nil {
