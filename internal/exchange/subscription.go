@@ -94,9 +94,9 @@ func (s Subscription) liveLength() int64 {
 	return defaultLive
 }
 
-// livePrefix begins the names of a live subscription's queues.
+// livePrefix begins the names of a live subscription's queues. The broker keeps names with "amq." to itself.
 func (s Subscription) livePrefix() string {
-	name := s.Exchange.Name
+	name := strings.TrimPrefix(s.Exchange.Name, "amq.")
 	if len(name) > maxName {
 		name = strings.ToValidUTF8(name[:maxName], "")
 	}
