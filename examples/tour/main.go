@@ -26,6 +26,7 @@ var chapters = []chapter{
 	{"Publish and subscribe: every subscriber gets a copy", publishSubscribe},
 	{"Direct routing: by exact keys", directRouting},
 	{"Topic routing: by patterns", topicRouting},
+	{"Partitions: the order of each key, and keys in parallel", partitions},
 }
 
 type chapter struct {

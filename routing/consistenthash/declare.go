@@ -1,9 +1,7 @@
 package consistenthash
 
 import (
-	"cmp"
 	"context"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -11,12 +9,7 @@ import (
 )
 
 // declareNow puts the partitions on the broker, for a publish.
-func (p Partitions) declareNow(ctx context.Context, conn *reconnect.Conn, cfg reconnect.PublisherConfig) error {
-	if _, bounded := ctx.Deadline(); !bounded && cfg.Timeout >= 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, cmp.Or(cfg.Timeout, declareTimeout))
-		defer cancel()
-	}
+func (p Partitions) declareNow(ctx context.Context, conn *reconnect.Conn) error {
 	for _, step := range p.steps() {
 		if err := conn.Declare(ctx, step); err != nil {
 			return p.explain(err)
@@ -24,9 +17,6 @@ func (p Partitions) declareNow(ctx context.Context, conn *reconnect.Conn, cfg re
 	}
 	return nil
 }
-
-// declareTimeout is that of a publish without a deadline.
-const declareTimeout = 30 * time.Second
 
 // declareSupervised puts the partitions on the broker, for a consumer: it goes on asking for what may come by itself, and shows
 // meanwhile why it waits.

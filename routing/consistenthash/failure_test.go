@@ -198,6 +198,8 @@ func TestBadInputFailsAlone(t *testing.T) {
 	require.ErrorContains(t, each[1], "key: empty")
 	require.NoError(t, each[2])
 	require.ErrorAs(t, plain.publisher().PublishBatch(ctx, []reconnect.Message{message("", 1)}), &each)
+	require.ErrorAs(t, plain.publisher().PublishBatch(ctx, []reconnect.Message{{Exchange: "other", Key: "k"}}), &each)
+	require.ErrorContains(t, each[0], "Exchange")
 	require.NoError(t, plain.publisher().PublishBatch(ctx, nil))
 
 	headers := amqp.Table{"mine": "x"}

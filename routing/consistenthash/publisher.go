@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -41,7 +42,7 @@ func NewPublisher(conn *reconnect.Conn, p Partitions, cfg reconnect.PublisherCon
 	if err := errors.Join(p.validate(), err); err != nil {
 		return nil, fmt.Errorf("consistenthash: publisher of partitions %q: %w", p.Name, err)
 	}
-	return &Publisher{conn: conn, partitions: p, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, 10_000))}, nil
+	return &Publisher{conn: conn, partitions: p, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
 }
 
 // Publish sends msg to the partition of key, 1 to 255 bytes, and returns nil when the broker has it safely. Messages of one key are
@@ -75,8 +76,9 @@ func (p *Publisher) PublishJSON(ctx context.Context, key string, v any) error {
 	return p.Publish(ctx, key, amqp.Publishing{ContentType: "application/json", Body: body})
 }
 
-// PublishBatch sends msgs pipelined and in their order, each to the partition of its Key; Exchange is filled in. It returns nil
-// when all are confirmed, otherwise a reconnect.BatchError with an entry for each. See reconnect.Publisher.PublishBatch.
+// PublishBatch sends msgs pipelined and in their order, each to the partition of its Key; an empty Exchange is filled in, and a
+// message for another one fails alone. It returns nil when all are confirmed, otherwise a reconnect.BatchError with an entry
+// for each. See reconnect.Publisher.PublishBatch.
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -88,6 +90,9 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 	batch, places := make([]reconnect.Message, 0, len(msgs)), make([]int, 0, len(msgs))
 	for i, msg := range msgs {
 		m, err := p.partitions.address(msg.Key, msg.Publishing)
+		if msg.Exchange != "" && msg.Exchange != m.Exchange {
+			err = codec.Permanent(fmt.Errorf("Exchange: %q, this is a publisher of %q", msg.Exchange, p.partitions.Name))
+		}
 		if err != nil {
 			faults[i] = err
 			continue
@@ -158,10 +163,26 @@ func (p *Publisher) declare(ctx context.Context) error {
 	if p.cfg.FailFast && !connected(p.conn) {
 		return nil
 	}
-	return p.declared.Do(ctx, func(ctx context.Context) error {
-		return p.partitions.declareNow(ctx, p.conn, p.cfg)
+	err := p.declared.Do(ctx, func(ctx context.Context) error {
+		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
+			var cancel context.CancelFunc
+			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
+			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
+			defer cancel()
+		}
+		return p.partitions.declareNow(ctx, p.conn)
 	})
+	if errors.Is(err, once.ErrFull) {
+		return reconnect.ErrBusy
+	}
+	return err
 }
+
+// What a publish waits for before the partitions are declared is bounded as it is afterwards, with the same defaults.
+const (
+	declareTimeout = 30 * time.Second
+	maxWaiting     = 10_000
+)
 
 func connected(conn *reconnect.Conn) bool {
 	for _, s := range conn.State() {

@@ -17,7 +17,6 @@ import (
 
 // A stop lets what was begun come to its end and begins nothing else: no message is handled twice, and the rest is there for the next.
 func TestStopDrains(t *testing.T) {
-	t.Parallel()
 	testenv.NoLeaks(t)
 	s, l, all := newSetup(t, consistenthash.Partitions{Count: 4}), newLedger(), keys(20)
 	s.publish(all, 0, 10)
