@@ -3,6 +3,7 @@ package consistenthash_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
 	"github.com/warrenmq/warren/routing/consistenthash"
 )
 
@@ -24,9 +26,10 @@ func TestInstancesShareThePartitions(t *testing.T) {
 	load := s.load(all, interval)
 
 	var stops []func() error
+	var warnings warnings
 	for i := range 3 {
-		name := fmt.Sprintf("instance%d", i)
-		stops = append(stops, s.start(s.dial(name), func(ctx context.Context, d amqp.Delivery) error {
+		conn := s.dialTo(s.broker.URL(), fmt.Sprintf("instance%d", i), reconnect.Config{Logger: slog.New(&warnings)})
+		stops = append(stops, s.start(conn, func(ctx context.Context, d amqp.Delivery) error {
 			l.begin(d)
 			return work(ctx, 2*time.Millisecond)
 		}, consistenthash.ConsumerConfig{}))
@@ -35,7 +38,7 @@ func TestInstancesShareThePartitions(t *testing.T) {
 	began := time.Now()
 	testenv.Eventually(t, 30*time.Second, func() bool { return most(s.activeBy()) <= 4 }, "no instance active on more than 4")
 	shared := time.Since(began)
-	testenv.Eventually(t, 30*time.Second, func() bool { return most(s.activeBy()) == 3 }, "three each")
+	testenv.Eventually(t, 30*time.Second, func() bool { by := s.activeBy(); return most(by) == 3 && total(by) == parts }, "three each")
 	t.Logf("at most 4 after %v, 3/3/3 after %v", shared, time.Since(began))
 
 	before := s.active()
@@ -43,12 +46,37 @@ func TestInstancesShareThePartitions(t *testing.T) {
 	require.Equal(t, before, s.active(), "no moves once all have their share")
 
 	require.NoError(t, stops[0]())
-	testenv.Eventually(t, patience, func() bool { by := s.activeBy(); return len(by) == 2 && most(by) == 5 }, "two instances, 5 and 4")
+	testenv.Eventually(t, patience, func() bool { by := s.activeBy(); return len(by) == 2 && most(by) == 5 && total(by) == parts }, "two instances, 5 and 4")
 
 	n := load.stop()
 	s.settled()
 	l.inOrder(t, all, n)
 	require.Zero(t, s.depth(s.partitions.DeadLetterQueue()))
+	require.Empty(t, warnings.all(), "giving a partition back is nothing to warn of")
+}
+
+// warnings keeps what is logged as one.
+type warnings struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (w *warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (w *warnings) WithAttrs([]slog.Attr) slog.Handler           { return w }
+func (w *warnings) WithGroup(string) slog.Handler                { return w }
+
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.Attrs(func(a slog.Attr) bool { r.Message += " " + a.String(); return true })
+	w.text = append(w.text, r.Message)
+	return nil
+}
+
+func (w *warnings) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text
 }
 
 // A paused instance takes no share, and has its share again after Resume.
@@ -60,7 +88,7 @@ func TestPausedInstanceIsNotCounted(t *testing.T) {
 	s.start(s.dial("one"), handler, consistenthash.ConsumerConfig{})
 	two := s.consumer(s.dial("two"), handler, consistenthash.ConsumerConfig{})
 	run(t, two)
-	shared := func() bool { by := s.activeBy(); return len(by) == 2 && most(by) == 2 }
+	shared := func() bool { by := s.activeBy(); return len(by) == 2 && most(by) == 2 && total(by) == 4 }
 	testenv.Eventually(t, patience, shared, "two each")
 	two.Pause()
 	two.Pause()
@@ -113,6 +141,14 @@ func most(by map[string]int) (most int) {
 		most = max(most, n)
 	}
 	return most
+}
+
+// total is how many partitions have an active consumer; one that is being handed over may have none.
+func total(by map[string]int) (n int) {
+	for _, of := range by {
+		n += of
+	}
+	return n
 }
 
 // load publishes message after message of every key, an interval apart, until it is stopped.

@@ -70,10 +70,10 @@ func (p *partition) supervise(ctx context.Context, name string, fn func(context.
 	for {
 		turn, end := context.WithCancel(ctx)
 		given := false
-		err := p.conn.Supervise(turn, name, p.topology, func(ctx context.Context, ch *amqp.Channel) error {
+		err := p.conn.Supervise(turn, name, p.topology, func(onChannel context.Context, ch *amqp.Channel) error {
 			p.attempts.reset()
-			err := fn(ctx, ch)
-			if given = p.left(); given && ctx.Err() == nil {
+			err := fn(onChannel, ch)
+			if given = p.left(); given && ctx.Err() == nil { // onChannel has ended with the channel
 				end()
 				return nil
 			}

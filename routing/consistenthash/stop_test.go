@@ -82,6 +82,28 @@ func TestConsumerTimeoutKeepsTheOrder(t *testing.T) {
 	require.Zero(t, s.depth(s.partitions.DeadLetterQueue()))
 }
 
+// What an instance on a frozen link was active on goes on elsewhere, in order, once the broker has missed its heartbeats.
+func TestFrozenInstanceIsReplaced(t *testing.T) {
+	t.Parallel()
+	const heartbeat = 2 * time.Second
+	s, l, all := newSetup(t, consistenthash.Partitions{Count: 4}), newLedger(), keys(20)
+	proxy := testenv.Proxy(t, s.broker.URL())
+	handler := func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }
+	s.start(s.dialTo(proxy.URL(), "frozen", reconnect.Config{Heartbeat: heartbeat}), handler, consistenthash.ConsumerConfig{})
+	s.publish(all, 0, 5)
+	s.settled() // it is active everywhere
+	s.start(s.dial("waiting"), handler, consistenthash.ConsumerConfig{})
+	proxy.Freeze()
+	began := time.Now()
+	s.publish(all, 5, 10)
+	testenv.Eventually(t, patience, func() bool { return l.count() == 200 }, "all handled")
+	took := time.Since(began)
+	require.Less(t, took, 3*heartbeat+2*time.Second)
+	s.settled()
+	l.inOrder(t, all, 10)
+	t.Logf("replaced after %v, with heartbeats of %v", took.Round(time.Millisecond), heartbeat)
+}
+
 // The rights that the package comment names are enough, for each of the two that use what others have declared.
 func TestRights(t *testing.T) {
 	t.Parallel()
