@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +30,7 @@ type live struct {
 	// turn is held, by sending to it, while the queue is looked for, made or deleted, OnGap included. It guards what follows.
 	turn  chan struct{}
 	queue string          // "": there is none
+	ready bool            // the queue is declared and bound; else its channel was lost before all of that was answered
 	home  <-chan struct{} // closed when the queue's connection is gone
 
 	users users
@@ -90,27 +93,33 @@ func (l *live) find(ctx context.Context, ch *amqp.Channel) (place, error) {
 		return place{}, context.Cause(ctx)
 	}
 	here := report.Connection(ctx)
+	if isClosed(here) {
+		return place{}, amqp.ErrClosed // and who follows on the next one must not find the queue moved here
+	}
 	switch {
-	case l.queue != "" && l.home == here:
+	case l.queue == "":
+	case l.home == here && l.ready:
 		if err := l.again(ch); err != nil {
 			return place{}, err
 		}
 		l.users.enter(l.queue)
 		return place{queue: l.queue}, nil
-	case l.queue != "" && !isClosed(l.home):
+	case l.home != here && !isClosed(l.home):
 		if free := l.users.free(l.queue); free != nil {
 			return place{free: free, gone: l.home}, nil
 		}
 		l.remove(ctx, l.queue) // left behind on a connection that lives on
 	}
-	name := l.sub.freshName()
-	if err := l.make(ch, name); err != nil {
-		return place{}, err
+	if l.queue == "" || l.home != here {
+		l.queue, l.home, l.ready = l.sub.freshName(), here, false
 	}
-	l.queue, l.home = name, here
-	l.users.enter(name)
+	if err := l.make(ch); err != nil {
+		return place{}, err // the next channel of this connection goes on with what may be there already
+	}
+	l.ready = true
+	l.users.enter(l.queue)
 	l.bound(time.Now())
-	return place{queue: name}, nil
+	return place{queue: l.queue}, nil
 }
 
 func isClosed(ch <-chan struct{}) bool {
@@ -135,26 +144,35 @@ func (l *live) again(ch *amqp.Channel) error {
 
 // make declares the queue and binds it. It uses the driver, and not the Conn's topology, which would make it again on the
 // next connection.
-func (l *live) make(ch *amqp.Channel, name string) error {
+func (l *live) make(ch *amqp.Channel) error {
+	name := l.queue
 	q := l.sub.live(name)
 	if _, err := ch.QueueDeclare(name, false, false, true, false, q.Arguments); err != nil {
-		return explain(fmt.Sprintf("queue %q", name), err)
+		return explain(fmt.Sprintf("queue %q", name), err, name)
 	}
 	for _, b := range l.sub.bindings(l.sub.keys(), name) {
 		if err := ch.QueueBind(name, b.Key, b.Exchange, false, nil); err != nil {
-			return explain(fmt.Sprintf("binding %q -> queue %q by %q", b.Exchange, name, b.Key), err)
+			return explain(fmt.Sprintf("binding %q -> queue %q by %q", b.Exchange, name, b.Key), err, name, b.Exchange)
 		}
 	}
 	return nil
 }
 
-// explain turns a refusal that only a person can mend into what the Conn makes of one.
-func explain(entity string, err error) error {
+// explain turns a refusal of one of the names that only a person can mend into what the Conn makes of one. Others than
+// those that name it are not about it, but why the channel was lost meanwhile.
+func explain(entity string, err error, names ...string) error {
 	var refusal *amqp.Error
-	if errors.As(err, &refusal) && refusal.Server && (refusal.Code == amqp.AccessRefused || refusal.Code == amqp.PreconditionFailed) {
+	if errors.As(err, &refusal) && refusal.Server && (refusal.Code == amqp.AccessRefused || refusal.Code == amqp.PreconditionFailed) &&
+		slices.ContainsFunc(names, func(name string) bool { return speaksOf(refusal.Reason, name) }) {
 		return &reconnect.TopologyError{Entity: entity, Err: err}
 	}
 	return fmt.Errorf("declare %s: %w", entity, err)
+}
+
+// speaksOf reports whether a reason, which the broker cuts off at 255 bytes, has the name in it.
+func speaksOf(reason, name string) bool {
+	const enough = 100
+	return strings.Contains(reason, "'"+name[:min(len(name), enough)])
 }
 
 // bound notes that a new queue is bound, and reports that none was since the last one was known to be.
@@ -196,18 +214,21 @@ func (l *live) leave(ctx context.Context) {
 	case <-ctx.Done():
 		return // an OnGap that does not return has it
 	}
-	queue := l.queue
+	queue, home := l.queue, l.home
 	l.queue, l.home = "", nil
-	if queue != "" && connected(l.conn, "consuming") { // else the connection is gone, and the queue with it
+	if queue != "" && !isClosed(home) { // else the connection is gone, and the queue with it
 		l.remove(ctx, queue)
 	}
 	l.over.wait(ctx)
 }
 
+// remove deletes a queue that was made on the Conn's own connection, if it can be done soon; else it goes with that.
 func (l *live) remove(ctx context.Context, queue string) {
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
 	ch, err := l.conn.Channel(ctx)
 	if err != nil {
-		return // as above
+		return
 	}
 	within(ctx, func() { // the driver's calls take no context; they end with the connection at the latest
 		defer ch.Close()

@@ -128,7 +128,7 @@ func merge(all reconnect.BatchError, rest error) error {
 // declare puts the topology on the broker before the first message. It is part of the publish, so it ends when that has
 // to: with FailFast it does not wait for a link either, and leaves it to the publish to say that there is none.
 func (p *Publisher) declare(ctx context.Context) error {
-	if p.cfg.FailFast && !connected(p.conn, "publishing") {
+	if p.cfg.FailFast && !p.connected() {
 		return nil
 	}
 	err := p.declared.Do(ctx, func(ctx context.Context) error {
@@ -155,9 +155,9 @@ const (
 	maxWaiting     = 10_000
 )
 
-func connected(conn *reconnect.Conn, link string) bool {
-	for _, s := range conn.State() {
-		if s.Name == link && s.Phase == "connected" {
+func (p *Publisher) connected() bool {
+	for _, s := range p.conn.State() {
+		if s.Name == "publishing" && s.Phase == "connected" {
 			return true
 		}
 	}

@@ -2,7 +2,9 @@ package exchange
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -125,4 +127,28 @@ func TestLiveApart(t *testing.T) {
 	second.shut() // late, and of no consequence
 	require.NotNil(t, l.users.free(third.queue))
 	third.shut()
+}
+
+// A refusal that is about something else is a lost channel, and not a topology that a person has to mend.
+func TestExplain(t *testing.T) {
+	long := strings.Repeat("x", 230)
+	for _, tt := range []struct {
+		reason    string
+		code      int
+		server    bool
+		permanent bool
+	}{
+		{"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q.live.1' in vhost '/'", 406, true, true},
+		{"ACCESS_REFUSED - access to queue 'q.live.1' in vhost '/' refused for user 'u'", 403, true, true},
+		{("ACCESS_REFUSED - access to exchange '" + long)[:255], 403, true, true},
+		{"PRECONDITION_FAILED - unknown delivery tag 7", 406, true, false},
+		{"NOT_FOUND - no exchange 'q.live.1' in vhost '/'", 404, true, false},
+		{"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q.live.1' in vhost '/'", 406, false, false},
+	} {
+		err := explain(`queue "q.live.1"`, &amqp.Error{Code: tt.code, Reason: tt.reason, Server: tt.server}, "q.live.1", long)
+		var refused *reconnect.TopologyError
+		require.Equal(t, tt.permanent, errors.As(err, &refused), tt.reason)
+		var cause *amqp.Error
+		require.ErrorAs(t, err, &cause)
+	}
 }
