@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/warrenmq/warren/internal/testenv"
 	"github.com/warrenmq/warren/pubsub"
 	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/routing/consistenthash"
 	"github.com/warrenmq/warren/routing/direct"
 	"github.com/warrenmq/warren/routing/topic"
 	"github.com/warrenmq/warren/workqueue"
@@ -74,6 +76,19 @@ var kinds = []kind{
 		func(conn *reconnect.Conn, exchange, _ string, h handler) (subscriber, error) {
 			return topic.NewLiveSubscriber(conn, topic.Subscription{Exchange: topic.Exchange{Name: exchange}, Patterns: []string{"a.*"}}, h, topic.SubscriberConfig{})
 		}, byPattern},
+	{"consistenthash", false,
+		func(conn *reconnect.Conn, _, queue string, h handler) (subscriber, error) {
+			return consistenthash.NewConsumer(conn, partitions(queue), h, consistenthash.ConsumerConfig{MaxAttempts: 1})
+		},
+		func(conn *reconnect.Conn, _, queue string) (func(context.Context, amqp.Publishing) error, error) {
+			p, err := consistenthash.NewPublisher(conn, partitions(queue), reconnect.PublisherConfig{})
+			return func(ctx context.Context, msg amqp.Publishing) error { return p.Publish(ctx, "key", msg) }, err
+		}},
+}
+
+// partitions are one, in a queue with this name.
+func partitions(queue string) consistenthash.Partitions {
+	return consistenthash.Partitions{Name: strings.TrimSuffix(queue, ".000"), Count: 1}
 }
 
 func fanout(conn *reconnect.Conn, exchange, _ string) (func(context.Context, amqp.Publishing) error, error) {
@@ -98,6 +113,7 @@ type bench struct {
 	broker *testenv.Broker
 	name   string // of the consuming Conn
 	queue  string
+	dlq    string
 	send   func(context.Context, amqp.Publishing) error
 	sub    subscriber
 	stop   func() error
@@ -110,7 +126,12 @@ type bench struct {
 func newBench(t *testing.T, k kind, h func(b *bench, ctx context.Context, d amqp.Delivery) error) *bench {
 	t.Helper()
 	b := &bench{t: t, kind: k, broker: testenv.Shared(t), name: testenv.Name(t, "conn"), queue: testenv.Name(t, "q")}
-	exchange := testenv.Name(t, "x")
+	exchange, dlq := testenv.Name(t, "x"), b.queue+".dlq"
+	if k.name == "consistenthash" {
+		exchange = b.queue
+		b.queue += ".000"
+	}
+	b.dlq = dlq
 	conn := b.dial(b.name)
 	sub, err := k.make(conn, exchange, b.queue, func(ctx context.Context, d amqp.Delivery) error {
 		b.mu.Lock()
@@ -123,8 +144,9 @@ func newBench(t *testing.T, k kind, h func(b *bench, ctx context.Context, d amqp
 	b.send, err = k.send(b.dial(testenv.Name(t, "sender")), exchange, b.queue)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		b.broker.DeleteQueue(t, b.queue)
-		b.broker.DeleteQueue(t, b.queue+".dlq")
+		for _, queue := range []string{b.queue, dlq, exchange + ".partitions"} {
+			b.broker.DeleteQueue(t, queue)
+		}
 		ch, err := b.broker.Dial(t).Channel()
 		require.NoError(t, err)
 		require.NoError(t, ch.ExchangeDelete(exchange, false, false))
@@ -192,7 +214,7 @@ func (b *bench) handled(id string) {
 func (b *bench) dead(n int) {
 	b.t.Helper()
 	if !b.kind.live {
-		testenv.Eventually(b.t, patience, func() bool { return b.broker.Queue(b.t, b.queue+".dlq").Ready == n }, "%d messages dead-lettered", n)
+		testenv.Eventually(b.t, patience, func() bool { return b.broker.Queue(b.t, b.dlq).Ready == n }, "%d messages dead-lettered", n)
 	}
 }
 
@@ -280,7 +302,7 @@ func draining(t *testing.T, k kind) {
 	if k.live {
 		return // its queue is gone
 	}
-	require.Equal(t, 2, b.broker.Queue(t, b.queue).Ready)
+	testenv.Eventually(t, patience, func() bool { return b.broker.Queue(t, b.queue).Ready == 2 }, "the others are back")
 	b.start()
 	b.handled("2")
 	require.Equal(t, 1, b.of("0"), "what was finished came again")
