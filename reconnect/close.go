@@ -44,7 +44,7 @@ func (c *Conn) close(ctx context.Context) {
 	defer cancel()
 	c.end(ErrClosed)
 	workers := c.workers.shut(ctx)
-	links := []*link{c.publishing, c.consuming}
+	links := append([]*link{c.publishing, c.consuming}, c.unreadable.shut()...)
 	for _, l := range links {
 		l.drain()
 	}

@@ -35,6 +35,8 @@ type Conn struct {
 	refused   refusals
 	stalls    stalls
 
+	unreadable *unreadable
+
 	closing  sync.Once
 	closed   chan struct{} // closed when Close has done its work
 	closeErr error         // read after closed
@@ -61,6 +63,8 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.stalls.log = cfg.Logger.With("connection", cfg.Name)
 	c.publishing = newLink(publishingLink, d, c.registry.all, c.board)
 	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
+	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
+	c.consuming.onUnreadable = c.unreadable.lostLink
 	if cfg.Lazy {
 		return c, nil
 	}

@@ -39,6 +39,10 @@ func (g *gate) shut(ctx context.Context) int64 {
 	g.isShut.Store(true)
 	for {
 		if g.inside.Load() <= 0 {
+			select {
+			case g.left <- struct{}{}: // for others who wait, too
+			default:
+			}
 			return 0
 		}
 		select {

@@ -31,6 +31,9 @@ type link struct {
 	risks      *risks
 	board      *board
 	log        *slog.Logger
+	// onUnreadable is told of sessions that were lost because of an unreadable message; nil on the publishing link.
+	onUnreadable func(why error)
+	level        slog.Level // of the log lines when all is well
 
 	ctx     context.Context // ends when the link must dial no more
 	end     context.CancelFunc
@@ -161,11 +164,16 @@ func (l *link) run(stopped chan struct{}) {
 
 // lose makes the loss of s known.
 func (l *link) lose(s *session, pause *backoff.Counter) error {
+	l.judge(s)
 	held := time.Since(s.born)
 	pause.Lost(held)
 	err := fmt.Errorf("connection lost: %w", s.cause())
 	l.set(nil, err)
-	l.log.Warn("connection lost", "error", s.cause(), "held", held)
+	level := slog.LevelWarn
+	if l.ctx.Err() != nil {
+		level = slog.LevelDebug // it is not dialed again: whoever ended it knows
+	}
+	l.log.Log(l.ctx, level, "connection lost", "error", s.cause(), "held", held)
 	s.sock.Kill()
 	return err
 }
@@ -189,7 +197,7 @@ func (l *link) connect(pause *backoff.Counter, why error) (*session, error) {
 		if err == nil {
 			l.set(s, nil)
 			l.show(s)
-			l.log.Info("connected", "attempts", pause.Attempts())
+			l.log.Log(l.ctx, l.level, "connected", "attempts", pause.Attempts())
 			return s, nil
 		}
 		if l.ctx.Err() != nil {

@@ -30,6 +30,8 @@ type session struct {
 	unblocked chan struct{} // closed when the blocking ends; nil while there is none
 	onBlock   func(*session)
 
+	judged sync.Once // whether an unreadable message has ended it
+
 	declared *declarations
 	// answersElsewhere returns nil when the broker answers on a new connection.
 	answersElsewhere func(context.Context) error

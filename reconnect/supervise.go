@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -26,6 +28,11 @@ const phaseStarting = report.Starting
 // connection still holds (405) are asked for again with backoff. A panic of fn is recovered and is an error.
 //
 // What is declared is remembered as by Declare; exclusive queues that only t names, until Supervise returns.
+//
+// A message that the driver cannot read closes the connection of its reader, and comes again. When that happens to the
+// consuming link repeatedly, each fn is run on a connection of its own until it is known whose message it is, and that one
+// for as long as it lasts; its State's Reason says so. To be moved, fn's context ends, and fn is run again after it has
+// returned. A fn whose t names exclusive queues is not moved.
 //
 // fn's context ends with ctx, with the Conn's closing, or when its channel is lost, which is then its cause. fn must not
 // use the channel from two goroutines at once for calls that wait for an answer (declare, consume, qos); it may leave the
@@ -53,9 +60,11 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
 	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name)}
+	w.tied.Store(l != c.consuming || hasExclusive(items))
 	c.board.add(w, State{Name: name, Phase: phaseStarting})
 	defer func() { c.board.remove(w, err) }()
 	defer w.forget()
+	defer w.closeOwn()
 	err = w.run(ctx)
 	switch {
 	case err == nil && context.Cause(ctx) == ErrClosed:
@@ -93,6 +102,14 @@ type supervised struct {
 
 	remembered bool
 	added      []item // to what is remembered
+
+	// See unreadable.go.
+	own   *link        // when it is apart
+	tied  atomic.Bool  // it must not be
+	queue atomic.Value // string, from which it reads, once it said so
+
+	saying sync.Mutex // held while its state is recorded, so that the last word is the right one
+	said   State      // the last one, without what note adds
 }
 
 // errLost marks an end after which fn is run again.
@@ -115,8 +132,12 @@ func (w *supervised) run(ctx context.Context) error {
 	pause := backoff.NewCounter(backoff.Policy{Min: w.conn.cfg.BackoffMin, Max: w.conn.cfg.BackoffMax})
 	var last *session
 	var why error
+	var unreadable bool
 	for {
 		delay := pause.Next()
+		if unreadable {
+			delay = min(delay, unreadablePause)
+		}
 		if errors.Is(why, errConsumerCancelled) {
 			delay = max(delay, afterDeletion)
 		}
@@ -132,12 +153,16 @@ func (w *supervised) run(ctx context.Context) error {
 		last = s
 		var lost errLost
 		switch {
+		case err == errMoved:
+			why, unreadable = nil, false
+			pause.Reset()
+			continue
 		case !errors.As(err, &lost):
 			return unlessEnded(ctx, err)
 		case ctx.Err() != nil:
 			return unlessEnded(ctx, unlessLost(lost.fn))
 		}
-		why = lost.why
+		why, unreadable = lost.why, w.afterLoss(s, lost.why)
 		pause.Lost(lost.held)
 		w.logLoss(s, lost)
 	}
@@ -157,10 +182,19 @@ func (w *supervised) logLoss(s *session, lost errLost) {
 
 // session waits for the link, and says so when that takes time.
 func (w *supervised) session(ctx context.Context, attempts int) (*session, error) {
-	if _, err := w.link.now(); err != nil {
-		w.state(State{Phase: phaseStarting, Attempts: attempts, Reason: w.link.role + " link: " + err.Error()})
+	for {
+		l, err := w.place()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := l.now(); err != nil {
+			w.state(State{Phase: phaseStarting, Attempts: attempts, Reason: l.role + " link: " + err.Error()})
+		}
+		s, err := l.session(ctx, false)
+		if err != nil || l != w.link || !w.apart() { // which may have come while it waited
+			return s, err
+		}
 	}
-	return w.link.session(ctx, false)
 }
 
 // unlessEnded returns err, but nil when it only says that ctx has ended.
@@ -223,7 +257,20 @@ func (w *supervised) report(phase, reason string) {
 }
 
 func (w *supervised) state(s State) {
+	w.saying.Lock()
+	defer w.saying.Unlock()
 	s.Name = w.name
+	w.said = s
+	s.Reason = w.note(s.Reason)
+	w.conn.board.update(w, s)
+}
+
+// repeat records the state again, in case that note says something else now.
+func (w *supervised) repeat() {
+	w.saying.Lock()
+	defer w.saying.Unlock()
+	s := w.said
+	s.Reason = w.note(s.Reason)
 	w.conn.board.update(w, s)
 }
 

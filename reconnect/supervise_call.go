@@ -30,16 +30,22 @@ func (w *supervised) call(ctx context.Context, s *session, ch *amqp.Channel) err
 	}
 	w.state(State{Phase: report.Running})
 	began := time.Now()
-	err := w.protect(report.Under(fnCtx, &report.Supervisor{State: w.report, Connection: s.lost()}), ch)
+	st, reporting := w.attend(fnCtx, s, end)
+	err := w.protect(reporting, ch)
 	held := time.Since(began)
 	whole := !ch.IsClosed() && s.alive()
 	if whole && !w.closeChannel(ctx, s, ch) {
+		if st.moved(fnCtx, err) {
+			return errMoved
+		}
 		return err // it is closed when the broker reads again
 	}
 	why := <-lost
 	switch {
 	case isPermanent(err):
 		return err
+	case why == nil && st.moved(fnCtx, err):
+		return errMoved
 	case !whole:
 		return errLost{w.explain(why, s), held, err}
 	case errors.Is(why, errConsumerCancelled):

@@ -164,18 +164,22 @@ func (s *setup) take(queue string, n int) []amqp.Delivery {
 	require.NoError(s.t, err)
 	var out []amqp.Delivery
 	testenv.Eventually(s.t, patience, func() bool {
-		d, ok, err := ch.Get(queue, true)
-		require.NoError(s.t, err)
-		if ok {
+		for len(out) < n {
+			d, ok, err := ch.Get(queue, true)
+			require.NoError(s.t, err)
+			if !ok {
+				return false
+			}
 			out = append(out, d)
 		}
-		return len(out) == n
+		return true
 	}, "%d messages in %s", n, queue)
 	return out
 }
 
 // A14: a stop in the middle of 200 messages: what was started is acknowledged, the rest comes again once, in bounded time.
 func TestA14StopInTheMiddle(t *testing.T) {
+	t.Parallel()
 	const messages, job = 200, 100 * time.Millisecond
 	s := newSetup(t, workqueue.Queue{})
 	s.publish(messages)
@@ -204,6 +208,7 @@ func TestA14StopInTheMiddle(t *testing.T) {
 // P25: what waited in the prefetch of dying workers is not punished: ten messages, a limit of three returns, four lost
 // connections.
 func TestP25DeliveryLimitSparesBystanders(t *testing.T) {
+	t.Parallel()
 	s := newSetup(t, workqueue.Queue{DeliveryLimit: 3})
 	s.publish(10)
 	inside := make(chan struct{}, 100)
@@ -232,6 +237,7 @@ func TestP25DeliveryLimitSparesBystanders(t *testing.T) {
 
 // Stops cost nobody an attempt: 30 graceful stops and 30 cuts in turn, 200 messages, prefetch 100, some handled in each life.
 func TestStopsCostNobodyAnAttempt(t *testing.T) {
+	t.Parallel()
 	const lives, messages = 60, 200
 	s := newSetup(t, workqueue.Queue{})
 	s.publish(messages)

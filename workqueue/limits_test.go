@@ -44,6 +44,7 @@ func TestP29FullQueueKeepsTheOld(t *testing.T) {
 
 // P29: a body larger than the broker takes fails alone and at once, while others publish on the same channel.
 func TestP29LargerThanTheBrokerTakes(t *testing.T) {
+	t.Parallel()
 	node := testenv.Node(t)
 	node.MaxMessageSize(1000)
 	s := newSetupOn(t, node.Broker, node.URL(), workqueue.Queue{})

@@ -78,6 +78,7 @@ func TestNotNowDuringAnOutage(t *testing.T) {
 
 // A message waits no longer than the broker allows: it is handed back before that closes the channel.
 func TestNotNowIsBoundedByTheConsumerTimeout(t *testing.T) {
+	t.Parallel()
 	const timeout = 3 * time.Second
 	node, log := testenv.Node(t), newLines()
 	node.ConsumerTimeout(timeout)

@@ -67,9 +67,17 @@ func (s *setup) dial(name string) *reconnect.Conn {
 	return s.dialWith(reconnect.Config{Name: name})
 }
 
-// dialWith opens a further Conn with settings of its own. Its pauses are short, since the tests cut it much more often than
-// a link that fails should be dialed.
+// dialWith opens a further Conn with settings of its own.
 func (s *setup) dialWith(cfg reconnect.Config) *reconnect.Conn {
+	s.t.Helper()
+	conn := s.open(cfg)
+	s.t.Cleanup(func() { require.NoError(s.t, conn.Close(context.Background())) })
+	return conn
+}
+
+// open opens a Conn, which the test closes. Its pauses are short, since the tests cut it much more often than a link that
+// fails should be dialed.
+func (s *setup) open(cfg reconnect.Config) *reconnect.Conn {
 	s.t.Helper()
 	cfg.BackoffMin, cfg.BackoffMax = 10*time.Millisecond, 100*time.Millisecond
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 2*time.Second)
@@ -78,7 +86,6 @@ func (s *setup) dialWith(cfg reconnect.Config) *reconnect.Conn {
 	defer cancel()
 	conn, err := reconnect.Dial(ctx, s.url, cfg)
 	require.NoError(s.t, err)
-	s.t.Cleanup(func() { require.NoError(s.t, conn.Close(context.Background())) })
 	return conn
 }
 

@@ -24,6 +24,7 @@ const (
 // A12: a handler takes longer than the broker waits for an acknowledgement. Its context ends with that as the cause,
 // the worker consumes again, and the message is handled again.
 func TestA12AckTimeout(t *testing.T) {
+	t.Parallel()
 	node := testenv.Node(t)
 	node.ConsumerTimeout(ackTimeout)
 	s := newSetupOn(t, node.Broker, node.URL(), workqueue.Queue{})
@@ -59,6 +60,7 @@ func requireAckTimeout(t *testing.T, cause error) {
 // P23: an ack timeout costs the one channel. Its siblings and the connection live, others get the message although the handler
 // is still running, and what that answers in the end does no harm.
 func TestP23AckTimeoutCostsOneChannel(t *testing.T) {
+	t.Parallel()
 	node, log := testenv.Node(t), newLines()
 	node.ConsumerTimeout(ackTimeout)
 	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{Logger: slog.New(log)})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,15 +141,19 @@ func TestNoDeadLetterDrops(t *testing.T) {
 // A classic queue's failures are copied with a confirm: while no copy can be stored, the message stays.
 func TestClassicFailureIsKeptUntilTheCopyIsSafe(t *testing.T) {
 	s := newSetup(t, workqueue.Queue{Classic: true})
-	s.publish(1)
+	var runs atomic.Int32
+	s.start(s.conn, func(context.Context, amqp.Delivery) error { runs.Add(1); return errors.New("no") }, workqueue.WorkerConfig{})
 	s.broker.DeleteQueue(t, s.queue.DeadLetterQueue())
-	failed := make(chan struct{}, 100)
-	s.start(s.conn, func(context.Context, amqp.Delivery) error { failed <- struct{}{}; return errors.New("no") }, workqueue.WorkerConfig{})
-	<-failed
+	s.raw(amqp.Publishing{MessageId: "0"}) // a producer would declare the dead-letter queue again
+	testenv.Eventually(t, patience, func() bool {
+		state := workers(s.conn)[0]
+		return state.Phase == "waiting" && strings.Contains(state.Reason, "dead-letter copy not stored")
+	}, "the worker's state says what it waits for")
 	require.Equal(t, 1, s.depth(s.queue.Name))
 	require.NoError(t, s.conn.Declare(t.Context(), s.queue.Topology()))
 	require.Equal(t, "0", s.takeDead(1)[0].MessageId)
 	s.settled()
+	require.EqualValues(t, 1, runs.Load(), "the handler is not called again, only the copy is tried again")
 }
 
 func TestBatchWorker(t *testing.T) {

@@ -103,7 +103,7 @@ func TestFaultsAreNamed(t *testing.T) {
 
 func TestAllFaultsAtOnce(t *testing.T) {
 	_, err := New(Config{Prefetch: 70000})
-	require.EqualError(t, err, "Name: missing\nQueue: missing\nSupervise: missing\nHandler: missing\nPrefetch: 70000, must be 1..65535")
+	require.EqualError(t, err, "Name: missing\nQueue: missing\nSupervise: missing\nHandler: missing\nPrefetch: 70000, must be between 1 and 65535, or 0 for the default")
 }
 
 func TestTimeoutsUpToTheBound(t *testing.T) {

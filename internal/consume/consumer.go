@@ -71,7 +71,7 @@ func (g *generation) consume(ctx context.Context) error {
 	})
 	if err != nil {
 		g.loop.active.done()
-		return fmt.Errorf("consume: consume from %q: %w", g.queue, err)
+		return fmt.Errorf("consume from %q: %w", g.queue, err)
 	}
 	s.deliveries = deliveries
 	g.current, g.want = s, 0
@@ -97,7 +97,7 @@ func (g *generation) cancel(s *spell) error {
 		return struct{}{}, err
 	})
 	if err != nil {
-		return fmt.Errorf("consume: cancel: %w", err)
+		return fmt.Errorf("cancel: %w", err)
 	}
 	s.cancelled = true
 	g.loop.active.done()

@@ -3,6 +3,7 @@ package consume
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -69,23 +70,37 @@ func retryDelay(err error, try int) (d time.Duration, named bool) {
 // splitBatch returns the error of each of n messages. An error that unwraps into exactly n (reconnect.BatchError) speaks of each; nil
 // speaks of all; any other of all too, since it does not say which are done.
 func splitBatch(err error, n int) []error {
-	if each := perMessage(err, n); each != nil {
+	if err == nil {
+		return make([]error, n)
+	}
+	each := perMessage(err)
+	if len(each) == n {
 		return each
 	}
+	if slices.Contains(each, nil) { // a join of errors has none
+		err = fmt.Errorf("the handler's error has %d entries for %d messages: %w", len(each), n, err)
+	}
+	whole := &wholeBatch{error: err, messages: n}
 	all := make([]error, n)
 	for i := range all {
-		all[i] = err
+		all[i] = whole
 	}
 	return all
 }
 
-func perMessage(err error, n int) []error {
+// wholeBatch is the error of every message of a batch.
+type wholeBatch struct {
+	error
+	messages int
+	logged   bool
+}
+
+func (e *wholeBatch) Unwrap() error { return e.error }
+
+func perMessage(err error) []error {
 	for err != nil {
 		if m, ok := err.(interface{ Unwrap() []error }); ok {
-			if each := m.Unwrap(); len(each) == n {
-				return each
-			}
-			return nil
+			return m.Unwrap()
 		}
 		err = errors.Unwrap(err)
 	}

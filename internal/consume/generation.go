@@ -13,11 +13,11 @@ import (
 )
 
 var (
-	errCancelled = errors.New("consume: the broker cancelled the consumer")
-	errGrace     = errors.New("consume: the shutdown's grace period is over")
-	errPaused    = errors.New("consume: paused")
-	errTooOld    = errors.New("consume: a message was kept as long as the consumer timeout allows")
-	errHung      = errors.New("consume: the broker does not answer")
+	errCancelled = errors.New("the broker cancelled the consumer")
+	errGrace     = errors.New("the shutdown's grace period is over")
+	errPaused    = errors.New("paused")
+	errTooOld    = errors.New("a message was kept as long as the consumer timeout allows")
+	errHung      = errors.New("the broker does not answer")
 )
 
 // generation is the life of one channel. Its controller, the goroutine in live, is the only one to make synchronous calls on the channel
@@ -78,7 +78,7 @@ const (
 
 func newGeneration(w *worker, ch *amqp.Channel, cfg *Config) *generation {
 	return &generation{
-		w: w, loop: w.loop, cfg: cfg, log: w.loop.log.With("name", w.name), ch: ch,
+		w: w, loop: w.loop, cfg: cfg, log: w.loop.log.With("worker", w.name), ch: ch,
 		queue:   cfg.Queue,
 		out:     newSettler(ch, &w.loop.counters),
 		closed:  ch.NotifyClose(make(chan *amqp.Error, 1)),

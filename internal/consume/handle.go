@@ -2,6 +2,8 @@ package consume
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime/debug"
 	"time"
 
@@ -80,7 +82,7 @@ func (g *generation) settle(ctx context.Context, base handlerContext, it *item, 
 		case backed:
 			return false, err
 		}
-		it.cause = err
+		it.cause = g.timedOut(ctx, err)
 	}
 	return false, g.bury(ctx, it)
 }
@@ -137,13 +139,30 @@ func (e *unburied) Error() string { return "dead-letter copy not stored: " + e.e
 func (e *unburied) Unwrap() error { return e.err }
 func (e *unburied) NotNow() bool  { return true }
 
+// logFailed writes a line for a message, and one for all of a batch that failed as a whole.
 func (g *generation) logFailed(it *item) {
 	attrs := []any{"message", it.d.MessageId, "error", it.cause}
-	if p, ok := it.cause.(*panicError); ok {
+	if whole, ok := it.cause.(*wholeBatch); ok {
+		if whole.logged {
+			return
+		}
+		whole.logged = true
+		attrs = append(attrs, "messages", whole.messages)
+	}
+	var p *panicError
+	if errors.As(it.cause, &p) {
 		g.loop.panics.Add(1)
 		attrs = append(attrs, "stack", string(p.stack))
 	}
 	g.log.Error("message dead-lettered", attrs...)
+}
+
+// timedOut adds to the error of a handler whose time was up that it was.
+func (g *generation) timedOut(ctx context.Context, err error) error {
+	if g.cfg.HandlerTimeout <= 0 || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w (HandlerTimeout of %v has passed)", err, g.cfg.HandlerTimeout)
 }
 
 func (g *generation) stale(it *item) {

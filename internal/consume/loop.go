@@ -39,7 +39,7 @@ func New(cfg Config) (*Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := cfg.Logger.With("worker", cfg.Name, "queue", cfg.Queue)
+	log := cfg.Logger.With("queue", cfg.Queue)
 	return &Loop{
 		cfg:     cfg,
 		log:     log,
@@ -64,7 +64,7 @@ type Abandoned struct {
 }
 
 func (e *Abandoned) Error() string {
-	return fmt.Sprintf("consume: %q stopped with %d handlers still running: they ignore their context, their messages come again", e.Name, e.Count)
+	return fmt.Sprintf("%q stopped with %d handlers still running: they ignore their context, their messages come again", e.Name, e.Count)
 }
 
 // Run consumes until ctx ends. Then it takes nothing new, lets started handlers finish within the grace period, settles, hands
@@ -73,7 +73,7 @@ func (e *Abandoned) Error() string {
 // same way and is returned. Run may be called again after it returned, not before.
 func (l *Loop) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("consume: %q is running already", l.cfg.Name)
+		return fmt.Errorf("%q is running already", l.cfg.Name)
 	}
 	defer l.running.Store(false)
 	l.mu.Lock()

@@ -100,7 +100,7 @@ func TestOrphansAreBounded(t *testing.T) {
 	var running, most atomic.Int64
 	release := make(chan struct{})
 	cfg := r.config(func(context.Context, amqp.Delivery) error {
-		most.Store(max(most.Load(), running.Add(1)))
+		raise(&most, running.Add(1))
 		defer running.Add(-1)
 		<-release
 		return nil

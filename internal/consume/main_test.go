@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -336,5 +337,11 @@ func waitFor(tb testing.TB, what string, ch <-chan struct{}) {
 	case <-ch:
 	case <-time.After(long):
 		require.Fail(tb, fmt.Sprintf("no %s in time", what))
+	}
+}
+
+// raise makes most at least v.
+func raise(most *atomic.Int64, v int64) {
+	for now := most.Load(); v > now && !most.CompareAndSwap(now, v); now = most.Load() {
 	}
 }

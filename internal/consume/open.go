@@ -40,7 +40,7 @@ func (g *generation) look() (next time.Duration, err error) {
 	asked := time.Now()
 	q, err := call(g, func() (amqp.Queue, error) { return g.ch.QueueDeclarePassive(g.queue, false, false, false, false, nil) })
 	if err != nil {
-		return 0, fmt.Errorf("consume: look at %q: %w", g.queue, err)
+		return 0, fmt.Errorf("look at %q: %w", g.queue, err)
 	}
 	return g.cfg.Watch(q, asked), nil
 }

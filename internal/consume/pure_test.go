@@ -1,9 +1,11 @@
 package consume
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -64,12 +67,44 @@ func TestRetryDelay(t *testing.T) {
 func TestSplitBatch(t *testing.T) {
 	e := each{nil, errBad}
 	require.Equal(t, []error{nil, nil}, splitBatch(nil, 2))
-	require.Equal(t, []error{errBad, errBad}, splitBatch(errBad, 2))
 	require.Equal(t, []error(e), splitBatch(e, 2))
 	require.Equal(t, []error(e), splitBatch(fmt.Errorf("x: %w", e), 2))
-	require.Equal(t, []error{e, e, e}, splitBatch(e, 3))
-	j := errors.Join(errBad, errBad, errBad)
-	require.Equal(t, []error{j, j}, splitBatch(j, 2))
+	for _, whole := range []error{errBad, errors.Join(errBad, errBad, errBad)} {
+		split := splitBatch(whole, 2)
+		require.Len(t, split, 2)
+		for _, err := range split {
+			require.ErrorIs(t, err, whole)
+			require.Equal(t, whole.Error(), err.Error())
+		}
+	}
+	for _, err := range splitBatch(e, 3) {
+		require.ErrorContains(t, err, "the handler's error has 2 entries for 3 messages")
+	}
+	require.Equal(t, later, judge(splitBatch(notNow(true), 2)[1], false), "it steers the loop as it is")
+}
+
+func TestABatchThatFailsAsAWholeIsLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	g := &generation{log: slog.New(slog.NewTextHandler(&log, nil)), loop: &Loop{}}
+	for i, err := range splitBatch(&panicError{"oh no", []byte("the stack")}, 500) {
+		g.logFailed(&item{d: amqp.Delivery{MessageId: fmt.Sprint("m-", i)}, cause: err})
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+	for _, part := range []string{"message=m-0", "messages=500", "oh no", "the stack"} {
+		require.Contains(t, log.String(), part)
+	}
+	require.EqualValues(t, 1, g.loop.Stats().Panics)
+}
+
+func TestTimedOutHandlerSaysSo(t *testing.T) {
+	g := &generation{cfg: &Config{HandlerTimeout: time.Minute}}
+	ctx := newCallCtx(t.Context(), time.Now().Add(-1))
+	err := g.timedOut(ctx, fmt.Errorf("query: %w", ctx.Err()))
+	require.EqualError(t, err, "query: context deadline exceeded (HandlerTimeout of 1m0s has passed)")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, errBad, g.timedOut(ctx, errBad))
+	own := fmt.Errorf("own: %w", context.DeadlineExceeded)
+	require.Equal(t, own, g.timedOut(newCallCtx(t.Context(), time.Now().Add(time.Hour)), own), "a deadline of its own")
 }
 
 func TestGrown(t *testing.T) {
@@ -197,7 +232,7 @@ func TestGate(t *testing.T) {
 		for range 10 {
 			wg.Go(func() {
 				held := enter()
-				most.Store(max(most.Load(), inside.Add(1)))
+				raise(&most, inside.Add(1))
 				time.Sleep(time.Second)
 				inside.Add(-1)
 				if through.Add(1) == 3 {

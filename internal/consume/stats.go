@@ -23,7 +23,7 @@ type counters struct {
 }
 
 // errHandSettle is what a handler gets that settles by itself.
-var errHandSettle = errors.New("consume: the handler's return value settles its message; Ack, Nack and Reject do nothing here")
+var errHandSettle = errors.New("the handler's return value settles its message; Ack, Nack and Reject do nothing here")
 
 // hands is the acknowledger of the deliveries that handlers see: it refuses, counts and tells once.
 type hands struct {

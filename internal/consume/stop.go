@@ -160,7 +160,7 @@ func (g *generation) waitIdle() error {
 			}
 			g.cancels = nil
 		case <-g.hard:
-			return fmt.Errorf("consume: handler abandoned: %w", errGrace)
+			return fmt.Errorf("handler abandoned: %w", errGrace)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (g *generation) waitIdle() error {
 func (g *generation) failed(ctx context.Context, err error) error {
 	if errors.Is(err, errHung) {
 		if ctx.Err() != nil {
-			g.w.unproven = fmt.Errorf("consume: %q: channel not closed in time, what was finished on it may come again: %w", g.w.name, err)
+			g.w.unproven = fmt.Errorf("%q: channel not closed in time, what was finished on it may come again: %w", g.w.name, err)
 		}
 		return err
 	}
@@ -194,7 +194,7 @@ func (g *generation) lost(ctx context.Context) error {
 	case <-t.C:
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		return fmt.Errorf("consume: channel lost: %w", cause)
+		return fmt.Errorf("channel lost: %w", cause)
 	}
 	return lossError(nil)
 }
@@ -203,7 +203,7 @@ func lossError(e *amqp.Error) error {
 	if e == nil {
 		e = amqp.ErrClosed
 	}
-	return fmt.Errorf("consume: channel lost: %w", e)
+	return fmt.Errorf("channel lost: %w", e)
 }
 
 // cancelledByBroker closes the channel: on RabbitMQ 4.3 a late ack would have the broker send more to a consumer that is no longer there, so

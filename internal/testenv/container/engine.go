@@ -72,7 +72,7 @@ func (e *engine) handle(ctx context.Context, r request) response {
 	case "kill":
 		err = e.kill(ctx, r.Container)
 	case "pause":
-		_, err = e.client.ContainerPause(ctx, r.Container, client.ContainerPauseOptions{})
+		err = e.pause(ctx, r.Container)
 	case "unpause":
 		_, err = e.client.ContainerUnpause(ctx, r.Container, client.ContainerUnpauseOptions{})
 	case "remove":
@@ -152,6 +152,17 @@ func (e *engine) log(ctx context.Context, id string) string {
 		return err.Error()
 	}
 	return text.String()
+}
+
+// pause freezes a container. It tries again a few times: on a busy machine runc gives up before all threads are frozen
+// ("unable to freeze"), and leaves the container running.
+func (e *engine) pause(ctx context.Context, id string) (err error) {
+	for range 5 {
+		if _, err = e.client.ContainerPause(ctx, id, client.ContainerPauseOptions{}); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // kill ends a container's processes with SIGKILL, paused or not, and waits for it.

@@ -1,0 +1,155 @@
+package reconnect
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/report"
+)
+
+// errMoved ends a function's context, and a run of it, when it is to go on on another connection.
+var errMoved = errors.New("to be run on another connection")
+
+// ownCloseWithin bounds the close of a function's own connection, below what Conn.Close grants in the end.
+const ownCloseWithin = 500 * time.Millisecond
+
+// apart reports whether the function must not use the link now.
+func (w *supervised) apart() bool {
+	if w.tied.Load() {
+		return false
+	}
+	until, _, _ := w.conn.unreadable.state(w.source())
+	return until.After(time.Now())
+}
+
+// place returns the link on which the function is to run next.
+func (w *supervised) place() (*link, error) {
+	if !w.apart() {
+		w.closeOwn()
+		return w.link, nil
+	}
+	if w.own == nil {
+		own := w.conn.ownLink(w)
+		if !w.conn.unreadable.add(own) {
+			return nil, ErrClosed
+		}
+		w.own = own
+	}
+	return w.own, nil
+}
+
+// closeOwn closes the function's own link, if it has one.
+func (w *supervised) closeOwn() {
+	if w.own == nil {
+		return
+	}
+	deadline := time.Now().Add(ownCloseWithin)
+	last, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	if err := w.own.close(deadline, last); err != nil {
+		w.log.Warn("closing a connection", "error", err) // the Conn's Close tries again
+	} else {
+		w.conn.unreadable.remove(w.own)
+	}
+	w.own = nil
+}
+
+// afterLoss draws the conclusions from the loss of what the function ran on. It returns true when a message that cannot
+// be read has closed the function's own connection.
+func (w *supervised) afterLoss(s *session, why error) bool {
+	if w.own != nil && amqpCode(why) == amqp.ResourceLocked {
+		w.tied.Store(true) // an exclusive queue, which the topology does not name, is on the link
+	}
+	if s.alive() {
+		return false
+	}
+	select {
+	case <-s.lost():
+	case <-time.After(time.Second): // the watcher is told right after the connection is marked closed
+		return false
+	}
+	if w.own == nil {
+		w.link.judge(s)
+		return false
+	}
+	w.own.judge(s)
+	if !s.unreadable() {
+		return false
+	}
+	w.closeOwn()
+	return true
+}
+
+// stay is one run of a function in one place. It ends when the function should be in another one.
+type stay struct {
+	w     *supervised
+	own   bool                    // it has a connection of its own
+	end   context.CancelCauseFunc // ends the function's context
+	leave chan struct{}           // closed when it should go
+	once  sync.Once
+	asked atomic.Bool // to go
+	minds atomic.Bool // leave, which the function has said
+}
+
+// attend starts to look after a run of the function on s, up to the end of ctx, which is the function's.
+func (w *supervised) attend(ctx context.Context, s *session, end context.CancelCauseFunc) (*stay, context.Context) {
+	st := &stay{w: w, own: w.own != nil, end: end, leave: make(chan struct{})}
+	if st.own {
+		s.spawn(func() {
+			if w.conn.unreadable.awaitOver(ctx, w.source, w.repeat) {
+				st.ask()
+			}
+		})
+	}
+	return st, report.Under(ctx, &report.Supervisor{
+		State: w.report, Consumes: st.consumes, Careful: st.own, Leave: st.leave, Connection: s.lost()})
+}
+
+// consumes is told the queue, which may be one that is known to be guilty.
+func (st *stay) consumes(queue string) bool {
+	st.minds.Store(true)
+	if was := st.w.queue.Swap(queue); was != queue {
+		st.w.conn.unreadable.retold()
+	}
+	if !st.own && st.w.apart() {
+		st.ask()
+	}
+	return !st.asked.Load()
+}
+
+// ask has the function go. One that does not know of such things gets to see that its context has ended, as when it is
+// stopped.
+func (st *stay) ask() {
+	st.once.Do(func() {
+		st.asked.Store(true)
+		close(st.leave)
+		if !st.minds.Load() {
+			st.end(errMoved)
+		}
+	})
+}
+
+// moved reports whether the function has returned err only because it was asked to go.
+func (st *stay) moved(ctx context.Context, err error) bool {
+	return st.asked.Load() && (err == nil || ctx.Err() != nil && unlessEnded(ctx, err) == nil)
+}
+
+// note adds to a reason why the function is apart.
+func (w *supervised) note(reason string) string {
+	if w.tied.Load() {
+		return reason
+	}
+	_, why, _ := w.conn.unreadable.state(w.source())
+	switch {
+	case why == "":
+		return reason
+	case reason == "":
+		return why
+	}
+	return why + ": " + reason
+}
