@@ -24,6 +24,10 @@ import (
 // chapters, in the order in which they are told. Each stands alone, in a file of its own.
 var chapters = []chapter{
 	{title: "A work queue: one queue, many workers, each message to exactly one of them", tell: workQueue},
+	{title: "Publish and subscribe: every subscriber gets a copy", tell: publishSubscribe},
+	{title: "Direct routing: by exact keys", tell: directRouting},
+	{title: "Topic routing: by patterns", tell: topicRouting},
+	{title: "Partitions: the order of each key, and keys in parallel", tell: partitions},
 	{title: "The broker freezes, and runs out of memory", tell: outage, breaks: true},
 }
 

@@ -21,7 +21,15 @@ type BatchHandler = func(ctx context.Context, ds []amqp.Delivery) error
 // Config describes a Loop. Name, Queue, Supervise and one of the handlers are required.
 type Config struct {
 	Name  string // of the worker in state, log and consumer tags
-	Queue string // queue consumed; must exist when Supervise calls
+	Queue string // queue consumed; must exist when Supervise calls, unless Open makes it
+
+	// Open, when set, is called with each fresh channel, before anything else and also while paused, and returns the queue to
+	// consume on it; shut is called when that channel is no longer used. An error ends the channel like any other. It has the
+	// channel to itself; its ctx ends with a shutdown and with the channel.
+	Open func(ctx context.Context, ch *amqp.Channel) (queue string, shut func(), err error)
+	// Watch, when set, is given the queue as the broker sees it, and when that was asked for: as soon as the first worker's
+	// channel is open, and again after each pause that it returns. It must not block.
+	Watch func(q amqp.Queue, asked time.Time) (next time.Duration)
 
 	Handler   Handler       // one message at a time, or
 	Batch     BatchHandler  // several

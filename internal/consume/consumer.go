@@ -63,7 +63,7 @@ func (g *generation) consume(ctx context.Context) error {
 		if err := g.ch.Qos(s.prefetch, 0, false); err != nil {
 			return nil, err
 		}
-		deliveries, err := g.ch.Consume(g.cfg.Queue, s.tag, false, false, false, false, nil)
+		deliveries, err := g.ch.Consume(g.queue, s.tag, false, false, false, false, nil)
 		if err == nil {
 			err = g.inStep()
 		}
@@ -71,7 +71,7 @@ func (g *generation) consume(ctx context.Context) error {
 	})
 	if err != nil {
 		g.loop.active.done()
-		return fmt.Errorf("consume from %q: %w", g.cfg.Queue, err)
+		return fmt.Errorf("consume from %q: %w", g.queue, err)
 	}
 	s.deliveries = deliveries
 	g.current, g.want = s, 0

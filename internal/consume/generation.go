@@ -42,6 +42,8 @@ type generation struct {
 	grow    chan *spell             // from the worker
 
 	// The controller's.
+	queue   string // consumed
+	shut    func() // what Open returned
 	current *spell // has a consumer at the broker
 	want    int    // prefetch of the consumer to start as soon as it fits
 	pauses  int    // calls of Pause before the current consumer began
@@ -77,6 +79,7 @@ const (
 func newGeneration(w *worker, ch *amqp.Channel, cfg *Config) *generation {
 	return &generation{
 		w: w, loop: w.loop, cfg: cfg, log: w.loop.log.With("worker", w.name), ch: ch,
+		queue:   cfg.Queue,
 		out:     newSettler(ch, &w.loop.counters),
 		closed:  ch.NotifyClose(make(chan *amqp.Error, 1)),
 		cancels: ch.NotifyCancel(make(chan string, 8)),
@@ -101,6 +104,9 @@ func (g *generation) live(ctx context.Context) error {
 	err := g.control(ctx)
 
 	g.leave()
+	if g.shut != nil {
+		defer g.shut()
+	}
 	if n := g.out.kill(); n > 0 {
 		g.log.Warn("channel lost with finished messages not yet acknowledged; they come again", "messages", n)
 	}
@@ -162,6 +168,15 @@ func (g *generation) leave() {
 // wants it to go on elsewhere: then without a limit to what runs.
 func (g *generation) control(ctx context.Context) error {
 	leave := report.Leave(ctx)
+	if err := g.open(ctx); err != nil {
+		select {
+		case <-leave: // that was the reason
+			return g.finish(ctx, nil)
+		default:
+			return g.failed(ctx, err)
+		}
+	}
+	look := g.firstLook()
 	for {
 		pause, changed := g.loop.pause.state()
 		if g.cfg.Ordered && g.current != nil && pause.times != g.pauses {
@@ -195,6 +210,12 @@ func (g *generation) control(ctx context.Context) error {
 			if err, over := g.onEnd(ctx, e); over {
 				return err
 			}
+		case <-look:
+			next, err := g.look()
+			if err != nil {
+				return g.failed(ctx, err)
+			}
+			look = time.After(next)
 		case <-changed:
 		}
 	}

@@ -116,9 +116,10 @@ func TestGoVersion(t *testing.T) {
 }
 
 // TestLayout: imports point down only. A pattern imports reconnect and what is internal, never another pattern, and
-// nothing but tests, examples and the test environment imports the test environment.
+// nothing but tests, examples and the test environment imports the test environment. What pubsub and the routing packages
+// share is internal, and stands between them and reconnect.
 func TestLayout(t *testing.T) {
-	const testenv, examples = "internal/testenv", "examples"
+	const testenv, examples, between = "internal/testenv", "examples", "internal/exchange"
 	for _, line := range strings.Split(strings.TrimSpace(
 		gocmd(t, root, "list", "-mod=readonly", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")), "\n") {
 		fields := strings.Fields(line)
@@ -129,6 +130,9 @@ func TestLayout(t *testing.T) {
 			case !ours || under(path, examples) || under(path, testenv):
 			case under(imported, testenv):
 				t.Errorf("%s imports %s, which is for tests", path, imported)
+			case path == between && imported == "reconnect":
+			case imported == between && !under(path, "pubsub") && !under(path, "routing"):
+				t.Errorf("%s imports %s, which is for pubsub and routing", path, imported)
 			case under(path, "internal") && !under(imported, "internal"):
 				t.Errorf("%s imports %s, which stands on it", path, imported)
 			case !under(path, "internal") && !under(imported, "internal") && imported != "reconnect":

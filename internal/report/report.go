@@ -20,6 +20,8 @@ type Supervisor struct {
 	Consumes func(queue string) bool
 	Careful  bool
 	Leave    <-chan struct{}
+	// Connection is closed when the connection is gone on which the code runs. Each connection has one of its own.
+	Connection <-chan struct{}
 }
 
 type key struct{}
@@ -63,3 +65,8 @@ func Careful(ctx context.Context) bool { return of(ctx).Careful }
 // Leave is closed when the caller is to take nothing new, finish what it has started in its own time and return nil, to
 // be called again on another connection. It is nil when that never happens.
 func Leave(ctx context.Context) <-chan struct{} { return of(ctx).Leave }
+
+// Connection is closed when the connection is gone on which the supervised function of ctx runs. It is the same for all
+// channels of one connection and another one for the next, so it also tells whether what is private to a connection, an
+// exclusive queue, is there. It is nil outside of a supervised function.
+func Connection(ctx context.Context) <-chan struct{} { return of(ctx).Connection }

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestStory(t *testing.T) {
+	testenv.NoLeaks(t)
+	broker := testenv.Shared(t)
+	conn, err := reconnect.Dial(t.Context(), broker.URL(), reconnect.Config{Name: testenv.Name(t, "example"), Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer conn.Close(context.Background())
+	name := testenv.Name(t, "orders")
+	var out strings.Builder
+	err = story(t.Context(), conn, name, &out)
+	t.Log(out.String())
+	require.NoError(t, err)
+	require.Equal(t, 7, strings.Count(out.String(), " --> "))
+	require.Equal(t, 2, strings.Count(out.String(), " returned\n"))
+
+	var left []string
+	broker.Eval(t, &left, `[Name || Q <- rabbit_amqqueue:list(), {resource, _, queue, Name} <- [amqqueue:get_name(Q)]].`)
+	for _, queue := range left {
+		require.False(t, strings.HasPrefix(queue, name), "queue %s is left behind", queue)
+	}
+}

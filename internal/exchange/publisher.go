@@ -1,0 +1,165 @@
+package exchange
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/codec"
+	"github.com/warrenmq/warren/internal/once"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// Outlet says where a Publisher sends.
+type Outlet struct {
+	Package  string             // which begins every error
+	Exchange string             // which takes every message
+	Topology reconnect.Topology // declared before the first message
+}
+
+// Publisher sends messages to one exchange. It is safe for any number of goroutines and ends with its Conn.
+type Publisher struct {
+	outlet   Outlet
+	conn     *reconnect.Conn
+	pub      *reconnect.Publisher
+	cfg      reconnect.PublisherConfig
+	declared *once.Success
+}
+
+// NewPublisher returns a Publisher, or what is wrong: with conn, with cfg, and the faults that the caller found. It does
+// no I/O. Publishers of one Conn with equal settings share a confirm channel.
+func NewPublisher(conn *reconnect.Conn, o Outlet, cfg reconnect.PublisherConfig, faults error) (*Publisher, error) {
+	if conn == nil {
+		return nil, fmt.Errorf("%s: publisher: conn: nil", o.Package)
+	}
+	cfg.Shared = true
+	pub, err := conn.NewPublisher(cfg)
+	if err := errors.Join(faults, err); err != nil {
+		return nil, fmt.Errorf("%s: publisher of %s: %w", o.Package, Named(o.Exchange), err)
+	}
+	return &Publisher{outlet: o, conn: conn, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
+}
+
+// Publish sends msg with a routing key, see reconnect.Publisher.Publish. Before the first one the topology is declared.
+func (p *Publisher) Publish(ctx context.Context, key string, msg amqp.Publishing) error {
+	err := p.declare(ctx)
+	if err == nil {
+		err = p.pub.Publish(ctx, p.outlet.Exchange, key, msg)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.outlet.Package, err)
+	}
+	return nil
+}
+
+// PublishJSON is Publish of v as JSON, with content type application/json. A value that cannot be encoded is a permanent
+// error, and nothing is sent.
+func (p *Publisher) PublishJSON(ctx context.Context, key string, v any) error {
+	msg, err := JSON(v)
+	if err != nil {
+		return fmt.Errorf("%s: publish to %s: %w", p.outlet.Package, Named(p.outlet.Exchange), err)
+	}
+	return p.Publish(ctx, key, msg)
+}
+
+// JSON is a message with v as its body. The error is permanent.
+func JSON(v any) (amqp.Publishing, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return amqp.Publishing{}, codec.Permanent(err)
+	}
+	return amqp.Publishing{ContentType: "application/json", Body: body}, nil
+}
+
+// PublishBatch sends msgs pipelined and in their order; see reconnect.Publisher.PublishBatch. An empty Exchange is filled
+// in. A message for another exchange is not redirected in silence: it fails alone, permanently, and the others are sent.
+func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	if err := p.declare(ctx); err != nil {
+		return fmt.Errorf("%s: %w", p.outlet.Package, err)
+	}
+	ours := make([]reconnect.Message, 0, len(msgs))
+	var foreign reconnect.BatchError
+	for i, m := range msgs {
+		if m.Exchange != "" && m.Exchange != p.outlet.Exchange {
+			if foreign == nil {
+				foreign = make(reconnect.BatchError, len(msgs))
+			}
+			foreign[i] = codec.Permanent(fmt.Errorf("Exchange: %q, this is a publisher of %q", m.Exchange, p.outlet.Exchange))
+			continue
+		}
+		m.Exchange = p.outlet.Exchange
+		ours = append(ours, m)
+	}
+	err := p.pub.PublishBatch(ctx, ours)
+	if foreign != nil {
+		err = merge(foreign, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.outlet.Package, err)
+	}
+	return nil
+}
+
+// merge fills the outcome of a batch of the remaining messages into all.
+func merge(all reconnect.BatchError, rest error) error {
+	var entries reconnect.BatchError
+	errors.As(rest, &entries)
+	next := 0
+	for i := range all {
+		if all[i] != nil {
+			continue
+		}
+		if next < len(entries) {
+			all[i] = entries[next]
+		}
+		next++
+	}
+	return all
+}
+
+// declare puts the topology on the broker before the first message. It is part of the publish, so it ends when that has
+// to: with FailFast it does not wait for a link either, and leaves it to the publish to say that there is none.
+func (p *Publisher) declare(ctx context.Context) error {
+	if p.cfg.FailFast && !p.connected() {
+		return nil
+	}
+	err := p.declared.Do(ctx, func(ctx context.Context) error {
+		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
+			var cancel context.CancelFunc
+			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
+			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
+			defer cancel()
+		}
+		return p.conn.Declare(ctx, p.outlet.Topology)
+	})
+	if errors.Is(err, once.ErrFull) {
+		err = reconnect.ErrBusy
+	}
+	if err != nil {
+		return fmt.Errorf("publish to %s: %w", Named(p.outlet.Exchange), err)
+	}
+	return nil
+}
+
+// Defaults of reconnect.PublisherConfig, for publishes that wait for the first declaration.
+const (
+	declareTimeout = 30 * time.Second
+	maxWaiting     = 10_000
+)
+
+func (p *Publisher) connected() bool {
+	for _, s := range p.conn.State() {
+		if s.Name == "publishing" && s.Phase == "connected" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,120 @@
+package consistenthash_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/routing/consistenthash"
+)
+
+// Resize moves what waits to where its key belongs from now on, in order; then the new number is the only one.
+func TestResize(t *testing.T) {
+	for _, tt := range []struct {
+		from, to int
+		plugin   bool
+	}{{4, 7, false}, {7, 3, false}, {3, 6, true}, {5, 2, true}} {
+		t.Run(fmt.Sprintf("%d to %d, plugin %v", tt.from, tt.to, tt.plugin), func(t *testing.T) {
+			t.Parallel()
+			s, l, all := newSetup(t, consistenthash.Partitions{Count: tt.from, Plugin: tt.plugin}), newLedger(), keys(30)
+			s.publish(all, 0, 20)
+			old := s.partitions
+			conn := s.dial("resize")
+			moved, err := consistenthash.Resize(t.Context(), conn, old, tt.to)
+			require.NoError(t, err)
+			require.Equal(t, 600, moved)
+			moved, err = consistenthash.Resize(t.Context(), conn, old, tt.to)
+			require.NoError(t, err, "again")
+			require.Zero(t, moved)
+
+			s.partitions.Count = tt.to
+			for i := range max(tt.from, tt.to) {
+				require.Equal(t, i < tt.to, s.broker.Queue(t, s.partitions.Queue(i)).Exists, "partition %d", i)
+			}
+			require.False(t, s.broker.Queue(t, s.partitions.Name+".resizing").Exists)
+			pub, err := consistenthash.NewPublisher(s.dial("old"), old, reconnect.PublisherConfig{})
+			require.NoError(t, err)
+			require.ErrorIs(t, pub.Publish(t.Context(), "k", amqp.Publishing{}), consistenthash.ErrCountChanged)
+
+			s.conn = s.dial("new")
+			s.publish(all, 20, 25) // behind the moved ones of its key, if they are in the same partition
+			s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
+			s.settled()
+			l.inOrder(t, all, 25)
+			require.Zero(t, l.again)
+		})
+	}
+}
+
+// A Resize that is interrupted, anywhere and again and again, is finished by calling it again, in order all the same. Until then
+// nobody may begin with either number.
+func TestResizeInterrupted(t *testing.T) {
+	t.Parallel()
+	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(30)
+	s.publish(all, 0, 40)
+	old := s.partitions
+	conn := s.dial("resize")
+	interrupted := 0
+	for limit := 2 * time.Millisecond; ; limit += limit / 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit+rand.N(limit))
+		_, err := consistenthash.Resize(ctx, conn, old, 5)
+		cancel()
+		if err == nil {
+			break
+		}
+		interrupted++
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Less(t, limit, patience)
+	}
+	require.Greater(t, interrupted, 5)
+	s.partitions.Count, s.conn = 5, s.dial("new")
+	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
+	s.settled()
+	l.inOrder(t, all, 40)
+	t.Logf("interrupted %d times, %d messages came twice", interrupted, l.again)
+}
+
+func TestResizeLocksOthersOut(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t, consistenthash.Partitions{Count: 2})
+	s.publish(keys(3), 0, 1)
+	stop := s.start(s.conn, ignore, consistenthash.ConsumerConfig{})
+	conn := s.dial("resize")
+	_, err := consistenthash.Resize(t.Context(), conn, s.partitions, 3)
+	require.ErrorContains(t, err, "stop all consumers and publishers first")
+	require.NoError(t, stop())
+
+	wrong := s.partitions
+	wrong.Count = 9
+	_, err = consistenthash.Resize(t.Context(), s.dial("wrong"), wrong, 3)
+	require.ErrorIs(t, err, consistenthash.ErrCountChanged)
+
+	// As if a Resize had just begun.
+	ch, err := s.broker.Dial(t).Channel()
+	require.NoError(t, err)
+	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.partitions.Name+".partitions").Consumers == 0 }, "no consumer")
+	_, err = ch.QueueDelete(s.partitions.Name+".partitions", true, false, false)
+	require.NoError(t, err)
+	_, err = ch.QueueDeclare(s.partitions.Name+".partitions", true, false, false, false, amqp.Table{"x-queue-type": "classic", "x-max-length": int64(100_020_003)})
+	require.NoError(t, err)
+	for _, count := range []int{2, 3} {
+		p := s.partitions
+		p.Count = count
+		c, err := consistenthash.NewConsumer(s.dial("early"), p, ignore, consistenthash.ConsumerConfig{})
+		require.NoError(t, err)
+		err = c.Run(t.Context())
+		require.ErrorIs(t, err, consistenthash.ErrCountChanged)
+		require.ErrorContains(t, err, "being resized from 2 to 3")
+	}
+	_, err = consistenthash.Resize(t.Context(), conn, s.partitions, 4)
+	require.ErrorContains(t, err, "being resized from 2 to 3")
+	_, err = consistenthash.Resize(t.Context(), conn, s.partitions, 3)
+	require.NoError(t, err)
+}

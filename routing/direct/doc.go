@@ -1,0 +1,74 @@
+// Package direct leads messages to queues by exact routing keys: each queue says which keys it wants.
+//
+//	                               order.created, order.cancelled
+//	                           ┌──────────────────────────────────> [ audit ]       ── Subscriber, Subscriber
+//	Publisher ──> ( orders ) ──┤   order.created
+//	                           └──────────────────────────────────> [ fulfillment ] ── Subscriber
+//
+// A minimal program:
+//
+//	orders := direct.Exchange{Name: "orders"}
+//	publisher, err := direct.NewPublisher(conn, orders, reconnect.PublisherConfig{})
+//	mux := direct.Mux{"order.created": direct.JSON(onCreated), "order.cancelled": direct.JSON(onCancelled)}
+//	audit := direct.Subscription{Exchange: orders, Queue: "audit", Keys: mux.Keys()}
+//	subscriber, err := direct.NewSubscriber(conn, audit, mux.Handle, direct.SubscriberConfig{})
+//	go subscriber.Run(ctx)
+//	err = publisher.PublishJSON(ctx, "order.created", Order{ID: 42})
+//
+// # Guarantees
+//
+// A message whose publish returned nil is in every queue that was bound with its key at that moment, in each of them once.
+// When there is none, the publish returns a *reconnect.ReturnedError, unless Exchange.Alternate names an exchange that
+// leads it to a queue: a key with a typing error is not lost in silence.
+//
+// A durable subscription (NewSubscriber) handles each message at least once, or it ends in the dead-letter queue, whether
+// or not an instance runs when it is published. It may be handled more than once: after a lost connection, or when its
+// subscriber died before the acknowledgement arrived. MessageId stays the same over every resend. A live one
+// (NewLiveSubscriber) handles what is published while it is connected, drops what its handler fails on, and is told what
+// it may have missed: OnGap with both times after each loss of the connection, OnOverflow when its queue was full.
+//
+// # Bindings of earlier versions
+//
+// Declaring only adds: a key that a new version no longer lists stays bound, and its messages go on coming, until the key
+// is listed in Obsolete. That may be listed for as long as one likes. A message whose key has no handler in a Mux is
+// dead-lettered, so a forgotten one is seen.
+//
+// # Order
+//
+// Messages of one PublishBatch, or published one after the other by a caller that waits for each, reach every queue in
+// this order, whatever their keys, and one Subscriber with Concurrency 1 that is alone on its queue starts them in this
+// order. What comes again after a loss, a hand-back or a resend comes out of its place. Several instances of a group, or
+// handlers at once, keep no order over all of them; for order by key see routing/consistenthash.
+//
+// # Topology
+//
+// The exchange is a durable direct one. A durable subscription is a quorum queue with x-delivery-limit 20, overflow
+// reject-publish, and at-least-once dead-lettering through the default exchange to "<queue>.dlq", itself a quorum queue
+// without limits; messages there stay until somebody takes them out. A live one is a classic exclusive queue
+// "<exchange>.live.<random>", x-max-length 10,000 with overflow drop-head: a fresh one for each connection, deleted when
+// Run returns, and gone with the connection in any case. The alternate exchange is not declared: that is up to whoever
+// collects from it.
+//
+// Rights that a user needs: configure on the exchange (unless Declare is Passive or Skip; with Alternate also read on it
+// and write on the alternate); to publish, write on it. A durable subscription: configure, write and read on the queue,
+// configure on its dead-letter queue, read on the exchange, write on the dead-letter exchange (amq.default unless
+// DeadLetterExchange is set; then also configure and read on that and write on the dead-letter queue). A live one:
+// configure, write and read on "<exchange>.live.*", read on the exchange.
+//
+// # Reconnection
+//
+// Publishers wait through reconnects and send again what was not confirmed; subscribers consume again on fresh channels,
+// with the topology declared anew, obsolete bindings removed. A live subscription never waits for its old queue: the new
+// one has another name.
+//
+// # Errors
+//
+// Publishing returns the errors of package reconnect. ErrRefused means that one of the queues is full, and the others have
+// the message. Run returns nil after a shutdown in time, *reconnect.TopologyError when something exists with other
+// properties or may not be used, and reconnect.ErrClosed. While a subscriber cannot consume, Conn.State says why.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use. A Subscriber with Concurrency n holds n channels of the Conn's consuming link and
+// runs at most n handlers.
+package direct
