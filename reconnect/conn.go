@@ -63,6 +63,7 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.stalls.log = cfg.Logger.With("connection", cfg.Name)
 	c.publishing = newLink(publishingLink, d, c.registry.all, c.board)
 	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
+	c.consuming.creating = c.publishing.creating
 	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
 	c.consuming.onUnreadable = c.unreadable.lostLink
 	if cfg.Lazy {

@@ -203,6 +203,9 @@ func (d *dialer) open(ctx context.Context, to address) (net.Conn, error) {
 		dial = (&net.Dialer{}).DialContext
 	}
 	nc, err := dial(ctx, "tcp", to.network)
+	if err == nil && nc == nil {
+		err = errors.New("DialContext: no connection and no error returned")
+	}
 	if err != nil || d.uri.Scheme != "amqps" {
 		return nc, err
 	}

@@ -418,3 +418,10 @@ func TestDialTakesTheTimesOfTheURL(t *testing.T) {
 		require.NoError(t, c.Close(t.Context()))
 	}
 }
+
+func TestDialContextThatReturnsNothing(t *testing.T) {
+	t.Parallel()
+	cfg, _ := testConfig(t, Config{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, nil }})
+	_, err := Dial(within(t, 300*time.Millisecond), "amqp://127.0.0.1:1/", cfg)
+	require.ErrorContains(t, err, "DialContext: no connection and no error returned")
+}

@@ -43,7 +43,7 @@ func (l *link) try(to address) (*session, error) {
 		return nil, fmt.Errorf("dial %s: %w", to.network, err)
 	}
 	s := newSession(o, l.running, l.alarm)
-	s.declared.risks = l.risks
+	s.declared.risks, s.declared.creating = l.risks, l.creating
 	s.declared.apart = func(ctx context.Context, it item) error { return l.declareApart(ctx, s, to, it) }
 	s.answersElsewhere = func(ctx context.Context) error { return l.answers(ctx, to) }
 	// What cannot be declared holds back only those who name it; only a lost connection makes the session useless.

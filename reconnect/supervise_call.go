@@ -31,7 +31,7 @@ func (w *supervised) call(ctx context.Context, s *session, ch *amqp.Channel) err
 	w.state(State{Phase: report.Running})
 	began := time.Now()
 	st, reporting := w.attend(fnCtx, s, end)
-	err := w.protect(reporting, ch)
+	err := w.protect(reporting, s, ch)
 	held := time.Since(began)
 	whole := !ch.IsClosed() && s.alive()
 	if whole && !w.closeChannel(ctx, s, ch) {
@@ -128,13 +128,19 @@ func (w *supervised) closeChannel(ctx context.Context, s *session, ch *amqp.Chan
 	return true
 }
 
-// protect runs fn and turns a panic into an error.
-func (w *supervised) protect(ctx context.Context, ch *amqp.Channel) (err error) {
+// protect runs fn and turns a panic into an error. When fn ends the goroutine (runtime.Goexit, as FailNow in a test does)
+// nobody else closes the channel.
+func (w *supervised) protect(ctx context.Context, s *session, ch *amqp.Channel) (err error) {
+	returned := false
 	defer func() {
-		if p := recover(); p != nil {
+		if p := recover(); p == nil && !returned {
+			w.closeChannel(ctx, s, ch)
+		} else if p != nil {
 			w.log.Error("panic in a supervised function", "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("reconnect: supervise %q: panic: %v", w.name, p)
 		}
 	}()
-	return w.fn(ctx, ch)
+	err = w.fn(ctx, ch)
+	returned = true
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/report"
@@ -468,4 +470,26 @@ func TestSuperviseChannelsAreApart(t *testing.T) {
 	for _, w := range workers {
 		require.EqualValues(t, 1, w.runs.Load())
 	}
+}
+
+// A function that ends its goroutine leaves no channel and no consumer behind.
+func TestSuperviseFunctionThatExits(t *testing.T) {
+	t.Parallel()
+	broker := testenv.Shared(t)
+	c, _ := dialed(t, broker.URL(), Config{})
+	q := testenv.Name(t, "q")
+	t.Cleanup(func() { broker.DeleteQueue(t, q) })
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			_ = c.Supervise(t.Context(), "w", Topology{Queues: []Queue{{Name: q}}}, func(ctx context.Context, ch *amqp.Channel) error {
+				_, err := ch.Consume(q, "", false, false, false, false, nil)
+				assert.NoError(t, err)
+				runtime.Goexit()
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	testenv.Eventually(t, 5*time.Second, func() bool { return broker.Queue(t, q).Consumers == 0 }, "nobody consumes")
 }

@@ -93,6 +93,13 @@ func (t Topology) items(mode Declare) ([]item, error) {
 		foreign = map[string]bool{} // queues to which nothing may be bound
 		private = map[string]bool{} // exclusive queues
 	)
+	// First, and alone: a table that cannot be sent may not be printable either, such as one that holds itself.
+	for _, b := range slices.Concat(t.Bindings, t.Obsolete) {
+		faults = append(faults, wire.Table(fmt.Sprintf("binding to exchange %q: Arguments", b.Exchange), b.Arguments))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
 	for _, e := range t.Exchanges {
 		e.Declare = e.Declare.stricter(mode)
 		e.Arguments = normalize(e.Arguments)
@@ -171,8 +178,7 @@ func (q Queue) validate() error {
 func (b Binding) validate() error {
 	at := b.entity().String()
 	faults := []error{wire.ShortString(at+": Exchange", b.Exchange), wire.ShortString(at+": Key", b.Key),
-		wire.ShortString(at+": Queue", b.Queue), wire.ShortString(at+": ToExchange", b.ToExchange),
-		wire.Table(at+": Arguments", b.Arguments)}
+		wire.ShortString(at+": Queue", b.Queue), wire.ShortString(at+": ToExchange", b.ToExchange)}
 	if b.Exchange == "" {
 		faults = append(faults, fmt.Errorf("%s: Exchange: empty, nothing can be bound to the default exchange", at))
 	}

@@ -129,3 +129,14 @@ func TestTopologyArgumentsAreWide(t *testing.T) {
 	_, err = Topology{Queues: []Queue{{Name: "q", Arguments: amqp.Table{"x": uint64(math.MaxUint64)}}}}.items(Active)
 	require.ErrorContains(t, err, `Arguments["x"]`)
 }
+
+func TestABindingWithoutEndIsRefused(t *testing.T) {
+	t.Parallel()
+	cyclic := amqp.Table{}
+	cyclic["self"] = cyclic
+	b := Binding{Exchange: "amq.direct", Queue: "q", Arguments: cyclic}
+	for _, topology := range []Topology{{Bindings: []Binding{b}}, {Obsolete: []Binding{b}}} {
+		_, err := topology.items(Active)
+		require.ErrorContains(t, err, `binding to exchange "amq.direct": Arguments`)
+	}
+}

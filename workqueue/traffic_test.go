@@ -27,6 +27,7 @@ const (
 	handled
 	excused // it was, or may have been, in a queue that the test deleted
 	dead    // it stands in the dead-letter queue
+	denied  // by the error of its publish it did not arrive: that was not ErrUnknown
 )
 
 // ledger has the fate of every message of some publishers, each of which numbers its own from 0. Ten minutes of chaos
@@ -113,6 +114,16 @@ func (l *ledger) missing() (ids []string) {
 	return ids
 }
 
+// wronglyDenied are the messages that were handled although their publish said that they had not arrived.
+func (l *ledger) wronglyDenied() (ids []string) {
+	l.each(func(id func() string, f *fate) {
+		if *f&denied != 0 && *f&(handled|dead) != 0 {
+			ids = append(ids, id())
+		}
+	})
+	return ids
+}
+
 // unconfirmed is the number of a publisher's messages whose publish did not return nil.
 func (l *ledger) unconfirmed(publisher int) (n int) {
 	l.mu.Lock()
@@ -172,8 +183,11 @@ func (f *traffic) one(number int, p *workqueue.Producer, deadline time.Duration)
 	end, _ := ctx.Deadline()
 	err := p.Publish(ctx, amqp.Publishing{MessageId: id})
 	over := time.Since(end)
-	if err == nil {
+	switch {
+	case err == nil:
 		f.note(id, confirmed)
+	case !errors.Is(err, reconnect.ErrUnknown):
+		f.note(id, denied)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,13 +249,15 @@ func (f *traffic) stop() {
 // overrunMargin is what a publish may take beyond the end of its context: the time a busy machine needs to notice.
 const overrunMargin = time.Second
 
-// verify fails the test unless every message that was confirmed is accounted for, none was handled that was never sent,
+// verify fails the test unless every message that was confirmed is accounted for, none was handled that was never sent
+// or, by the error of its publish, had not arrived,
 // every error was one a caller can tell apart and none said that there was no queue while there was one, and no publish outlived its context.
 func (f *traffic) verify() {
 	f.t.Helper()
 	missing := f.missing()
 	require.Empty(f.t, missing[:min(len(missing), 20)], "%d of %d confirmed messages were neither handled nor dead-lettered", len(missing), f.count(confirmed))
 	require.Empty(f.t, f.strangers, "handled, but never sent")
+	require.Empty(f.t, f.wronglyDenied(), "handled, although their publish said that they had not arrived")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	require.Empty(f.t, f.strange, "errors that should not be")

@@ -103,8 +103,13 @@ func deadLetterer(conn *reconnect.Conn, q Queue) (func(context.Context, amqp.Del
 	if err != nil {
 		return nil, err
 	}
+	limits := wire.Limits{MaxBody: conn.Config().MaxBody}
 	return func(ctx context.Context, d amqp.Delivery, _ error) error {
-		return pub.Publish(ctx, q.DeadLetterExchange, q.DeadLetterQueue(), wire.Copy(d))
+		dead := wire.Copy(d)
+		if err := wire.Publishing(q.DeadLetterExchange, q.DeadLetterQueue(), &dead, limits); err != nil {
+			return fmt.Errorf("%w: %w", consume.ErrNoCopy, err) // it came, but is more than we send
+		}
+		return pub.Publish(ctx, q.DeadLetterExchange, q.DeadLetterQueue(), dead)
 	}, nil
 }
 

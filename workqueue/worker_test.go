@@ -279,3 +279,52 @@ func TestPassiveQueueIsWaitedFor(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 }
+
+// A failed message that is more than we send, since another program sent it, is left to the broker's dead-lettering: it
+// does not hold up what stands behind it.
+func TestClassicFailureThatCannotBeCopied(t *testing.T) {
+	deep := amqp.Table{"leaf": "x"}
+	for range 20 {
+		deep = amqp.Table{"t": deep}
+	}
+	for name, msg := range map[string]amqp.Publishing{
+		"body above MaxBody": {MessageId: "bad", Body: make([]byte, 1001)},
+		"headers of 100 KB":  {MessageId: "bad", Headers: amqp.Table{"h": strings.Repeat("x", 100<<10)}},
+		"headers 20 deep":    {MessageId: "bad", Headers: deep},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broker := testenv.Shared(t)
+			s := newSetupWith(t, broker, broker.URL(), workqueue.Queue{Classic: true}, reconnect.Config{MaxBody: 1000})
+			require.NoError(t, s.conn.Declare(t.Context(), s.queue.Topology()))
+			s.raw(msg)
+			s.raw(amqp.Publishing{MessageId: "good"})
+			handled := newRuns()
+			s.start(s.conn, func(_ context.Context, d amqp.Delivery) error {
+				handled.add(d)
+				if d.MessageId == "bad" {
+					return errors.New("no")
+				}
+				return nil
+			}, workqueue.WorkerConfig{})
+			s.settled()
+			require.Equal(t, 1, handled.of("good"))
+			require.Equal(t, 1, s.depth(s.queue.DeadLetterQueue()))
+		})
+	}
+}
+
+// Producer and worker of one Conn begin at the same time, on a queue that does not exist yet: nothing is refused by a queue
+// that the broker is still making.
+func TestBothLinksDeclareANewQueue(t *testing.T) {
+	for range 20 {
+		s := newSetup(t, workqueue.Queue{})
+		w, err := workqueue.NewWorker(s.conn, s.queue, ignore, workqueue.WorkerConfig{Concurrency: 2})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		require.NoError(t, s.producer(reconnect.PublisherConfig{}).Publish(t.Context(), amqp.Publishing{}))
+		cancel()
+		require.NoError(t, <-done)
+	}
+}

@@ -15,6 +15,7 @@ const (
 	heartbeat = time.Second            // asked of the broker; a silent one is given up after at most three
 	hurry     = 300 * time.Millisecond // what a caller in a hurry gives a publish
 	callers   = 20                     // that publish at the same time
+	slack     = time.Second            // a call may take as long as it may, and this much on a busy machine
 )
 
 // troubles is the chapter of the broker that is there, and does not serve.
@@ -67,8 +68,8 @@ func (o *troubles) crew(ctx context.Context, takes time.Duration, during func(co
 
 func (o *troubles) freezing(ctx context.Context) error {
 	o.step("The broker freezes")
-	o.say("Its processes are stopped. The sockets stay open, the kernel still takes bytes for them, nothing answers: only")
-	o.say("the heartbeats, one in %v, can tell. Patient callers send one parcel after the other meanwhile.", heartbeat)
+	o.say("Its processes are stopped. The sockets stay open, the kernel still takes bytes for them, nothing answers. Only")
+	o.say("heartbeats tell; one is due every %v. A patient caller sends one parcel after the other meanwhile.", heartbeat)
 	return o.crew(ctx, 5*time.Millisecond, func(ctx context.Context) error {
 		stop, patient := make(chan struct{}), make(chan tally, 1)
 		go func() { patient <- o.desk.sendOn(ctx, o.producer, stop) }()
@@ -97,7 +98,7 @@ func (o *troubles) frozen(ctx context.Context, thaw func() error) error {
 	go func() { fast <- o.desk.sendMany(ctx, o.quick, callers, 0) }()
 	hurried := o.desk.sendMany(ctx, o.producer, callers, hurry)
 	o.figure("in a hurry: ErrUnknown", hurried.of(unknown), callers)
-	o.milliseconds("   the longest call, in ms", hurried.longest, hurry, time.Second)
+	o.milliseconds("   the longest call, in ms", hurried.longest, hurry, hurry+slack)
 	o.quote(hurried, unknown)
 	if err := o.await(ctx, "connecting"); err != nil {
 		return errors.Join(err, thaw())
@@ -105,10 +106,13 @@ func (o *troubles) frozen(ctx context.Context, thaw func() error) error {
 	o.milliseconds("the loss is noticed after, in ms", time.Since(began), 0, 3*heartbeat)
 	quick := <-fast
 	o.figure("fail-fast: ErrUnknown", quick.of(unknown), callers)
-	o.milliseconds("   the longest call, in ms", quick.longest, 0, 3*heartbeat)
+	o.milliseconds("   the longest call, in ms", quick.longest, 0, 3*heartbeat+slack)
 	o.quote(quick, unknown)
-	o.say("The state of the connection, as data:")
-	o.states()
+	o.say("The state of the two links and of the worker, as Conn.State tells it:")
+	for _, name := range []string{"publishing", "consuming", o.queue.Name + "/1"} {
+		s := o.state(name)
+		o.say("   %-10s  %-10s  %s", o.short(s.Name), s.Phase, s.Reason)
+	}
 
 	o.say("\nNow it is known that nobody is there. What is called is not sent, and that is certain:")
 	hurried = o.desk.sendMany(ctx, o.producer, callers, hurry)
@@ -116,7 +120,7 @@ func (o *troubles) frozen(ctx context.Context, thaw func() error) error {
 	o.quote(hurried, unsent)
 	quick = o.desk.sendMany(ctx, o.quick, callers, 0)
 	o.figure("fail-fast: not sent", quick.of(unsent), callers)
-	o.milliseconds("   the longest call, in ms", quick.longest, 0, hurry)
+	o.milliseconds("   the longest call, in ms", quick.longest, 0, slack)
 	o.quote(quick, unsent)
 	return nil
 }
@@ -136,28 +140,23 @@ func (o *troubles) thawed(ctx context.Context, end func() tally) error {
 		return err
 	}
 	o.figure("patient: nil", patient.of(confirmed), len(patient.errs))
-	o.say("              the longest call took %d ms: it waited, and was sent again under the same MessageId.", patient.longest.Milliseconds())
+	o.say("              The longest call took %d ms: it waited, and sent its parcel again under the same MessageId.", patient.longest.Milliseconds())
 	return errors.Join(o.ledger.waitFor(ctx, o.desk.with(confirmed)), o.emptied(ctx))
 }
 
 // await blocks until both links are in the given phase.
 func (o *troubles) await(ctx context.Context, phase string) error {
-	for {
-		reached := 0
-		for _, s := range o.conn.State() {
-			if (s.Name == "publishing" || s.Name == "consuming") && s.Phase == phase {
-				reached++
-			}
-		}
-		if reached == 2 || ctx.Err() != nil {
+	for o.state("publishing").Phase != phase || o.state("consuming").Phase != phase {
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		pause(ctx, 5*time.Millisecond)
 	}
+	return nil
 }
 
-// link returns the state of a link.
-func (o *troubles) link(name string) (found reconnect.State) {
+// state returns the state of a link or of one of the worker's handlers.
+func (o *troubles) state(name string) (found reconnect.State) {
 	for _, s := range o.conn.State() {
 		if s.Name == name {
 			found = s
@@ -166,19 +165,15 @@ func (o *troubles) link(name string) (found reconnect.State) {
 	return found
 }
 
-// states shows the state of everything.
-func (o *troubles) states() {
-	for _, s := range o.conn.State() {
-		o.say("   %-10s  %-10s  %s", strings.TrimPrefix(s.Name, o.name("")), s.Phase, s.Reason)
-	}
-}
-
 // quote shows an error of those that came out so.
 func (o *troubles) quote(t tally, which outcome) {
 	if err := t.example(which); err != nil {
-		o.say("              %s", strings.ReplaceAll(err.Error(), o.name(""), ""))
+		o.say("              %s", o.short(err.Error()))
 	}
 }
+
+// short leaves out what all names of this tour have in common.
+func (o *troubles) short(text string) string { return strings.ReplaceAll(text, o.name(""), "") }
 
 func (o *troubles) milliseconds(what string, took, low, high time.Duration) {
 	o.between(what, int(took.Milliseconds()), int(low.Milliseconds()), int(high.Milliseconds()))

@@ -18,6 +18,9 @@ type Handler = func(ctx context.Context, d amqp.Delivery) error
 // entries are done. Any other error speaks of all.
 type BatchHandler = func(ctx context.Context, ds []amqp.Delivery) error
 
+// ErrNoCopy is what Config.DeadLetter returns, wrapped, for a message of which no copy can be sent, now or ever.
+var ErrNoCopy = errors.New("no copy can be sent")
+
 // Config describes a Loop. Name, Queue, Supervise and one of the handlers are required.
 type Config struct {
 	Name  string // of the worker in state, log and consumer tags
@@ -57,7 +60,8 @@ type Config struct {
 	Supervise func(ctx context.Context, name string, fn func(ctx context.Context, ch *amqp.Channel) error) error
 
 	// DeadLetter stores a copy of a failed message where the broker's own dead-lettering is not safe; nil: the broker's is used. After
-	// nil the message is acknowledged; an error is "not now", and then DeadLetter alone is called again, not the handler.
+	// nil the message is acknowledged; ErrNoCopy leaves it to the broker after all; any other error is "not now", and then DeadLetter
+	// alone is called again, not the handler.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, cause error) error
 
 	Logger *slog.Logger // nil: slog.Default()

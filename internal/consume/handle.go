@@ -116,12 +116,19 @@ func (g *generation) bury(ctx context.Context, it *item) (stays error) {
 		g.ripen()
 		sent = g.out.reject(it.d.DeliveryTag)
 	} else {
-		if err := g.guard(func() error { return g.cfg.DeadLetter(ctx, it.d, it.cause) }); err != nil {
+		err := g.guard(func() error { return g.cfg.DeadLetter(ctx, it.d, it.cause) })
+		switch {
+		case err == nil:
+			g.ripen()
+			sent = g.out.done(it.d.DeliveryTag)
+		case errors.Is(err, ErrNoCopy):
+			g.log.Warn("left to the broker's own dead-lettering, which may lose it", "message", it.d.MessageId, "error", err)
+			g.ripen()
+			sent = g.out.reject(it.d.DeliveryTag)
+		default:
 			g.loop.notNow.Add(1)
 			return &unburied{err}
 		}
-		g.ripen()
-		sent = g.out.done(it.d.DeliveryTag)
 	}
 	if !sent {
 		g.stale(it)
