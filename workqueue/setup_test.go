@@ -79,7 +79,7 @@ func (s *setup) dialWith(cfg reconnect.Config) *reconnect.Conn {
 // fails should be dialed.
 func (s *setup) open(cfg reconnect.Config) *reconnect.Conn {
 	s.t.Helper()
-	cfg.BackoffMin, cfg.BackoffMax = 10*time.Millisecond, 100*time.Millisecond
+	cfg.BackoffMin, cfg.BackoffMax = cmp.Or(cfg.BackoffMin, 10*time.Millisecond), cmp.Or(cfg.BackoffMax, 100*time.Millisecond)
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 2*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, quiet)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
