@@ -130,8 +130,9 @@ func TestPublishBatchAllGuilty(t *testing.T) {
 	assert.Equal(t, 5000, inOrder(t, p.drain(queue)))
 }
 
-// Cuts at random points of batches of 1 to 2,000 messages: first arrivals in order, everything there.
-func TestPublishBatchKeepsOrderOverCuts(t *testing.T) {
+// Cuts at random points of batches of 1 to 2,000 messages, of 1,000 batches in make chaos: first arrivals in order,
+// everything there.
+func TestChaosPublishBatchKeepsOrderOverCuts(t *testing.T) {
 	broker := testenv.Shared(t)
 	proxy := testenv.Proxy(t, broker.URL())
 	p := newPubTestAt(t, broker, proxy.URL(), Config{BackoffMax: 30 * time.Millisecond}, PublisherConfig{})
@@ -145,8 +146,11 @@ func TestPublishBatchKeepsOrderOverCuts(t *testing.T) {
 			}
 		}
 	})
-	total := 0
-	for range 50 {
+	total, batches := 0, 50
+	if inChaos() {
+		batches = 1000
+	}
+	for range batches {
 		n := 1 + rand.IntN(2000)
 		cut := time.AfterFunc(time.Duration(rand.IntN(n*20))*time.Microsecond, func() { proxy.Cut() })
 		require.NoError(t, p.p.PublishBatch(within(t, time.Minute), numbered(queue, total, n)))

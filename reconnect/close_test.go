@@ -53,7 +53,7 @@ func TestCloseIsIdempotentAndFinal(t *testing.T) {
 }
 
 // A8, P13: during an outage and during a dial Close returns at once, and nothing is dialed afterwards.
-func TestCloseDuringAnOutage(t *testing.T) {
+func TestA8P13CloseDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*testenv.FaultProxy){
 		"backing off":  (*testenv.FaultProxy).Refuse,

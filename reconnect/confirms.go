@@ -23,8 +23,9 @@ type confirms struct {
 	onRefuse func(*loss) // told of a channel error before anybody else is
 	stalls   *stalls     // told of what is confirmed
 
-	dead chan struct{} // closed once the channel is gone and loss is set
-	loss *loss
+	dead  chan struct{} // closed once the channel is gone and loss is set
+	loss  *loss
+	aside chan struct{} // closed once new messages go elsewhere
 
 	sending sync.Mutex    // held while a message is handed to the driver
 	inLine  atomic.Int32  // callers that wait for room in the buffer
@@ -35,9 +36,12 @@ type confirms struct {
 	spare   *flight            // for use again, chained
 	marks   int64              // the last value of markHeader
 	acked   uint64             // the highest delivery tag that was acknowledged
-	tick    int                // counts the looks that guard takes
 	ended   bool
 	left    sync.WaitGroup // confirmations whose callers have gone
+
+	tick     int   // counts the looks that guard takes
+	read     int64 // the session's, at the last look
+	readTick int   // the tick before that had changed
 }
 
 // loss is the end of a channel.
@@ -62,18 +66,20 @@ var (
 
 // openConfirms opens a channel in confirm mode. It blocks until the broker has answered or the connection is lost.
 func openConfirms(s *session, window int, onRefuse func(*loss), stalls *stalls) (*confirms, error) {
+	written := s.sock.Written()
 	ch, err := s.conn.Channel()
 	if err != nil {
 		return nil, s.lossOr(err)
 	}
-	c := &confirms{session: s, ch: ch, onRefuse: onRefuse, stalls: stalls, dead: make(chan struct{}), slots: make(chan struct{}, window),
-		line: make(chan struct{}, 1), flights: make(map[string]*flight)}
+	c := &confirms{session: s, ch: ch, onRefuse: onRefuse, stalls: stalls, dead: make(chan struct{}), aside: make(chan struct{}),
+		slots: make(chan struct{}, window), line: make(chan struct{}, 1), flights: make(map[string]*flight)}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	c.returns = ch.NotifyReturn(make(chan amqp.Return, window))
 	if err := ch.Confirm(false); err != nil {
 		_ = ch.Close()
 		return nil, s.lossOr(err)
 	}
+	s.noteRead(written)
 	if !s.spawn(func() { c.watch(closed) }) {
 		return nil, ErrClosed // and the channel with the connection
 	}

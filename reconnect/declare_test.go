@@ -80,7 +80,7 @@ func TestDeclareInOrderAndAgain(t *testing.T) {
 }
 
 // A7, the part of Declare.
-func TestDeclareOtherArguments(t *testing.T) {
+func TestA7DeclareOtherArguments(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	c, _ := dialed(t, b.URL(), Config{})

@@ -187,7 +187,7 @@ func TestDialNamesTheConnections(t *testing.T) {
 	require.ElementsMatch(t, []string{c.Config().Name + "/publishing", c.Config().Name + "/consuming"}, names)
 }
 
-func TestDialTriesEveryHostInARound(t *testing.T) {
+func TestP15DialTriesEveryHostInARound(t *testing.T) {
 	t.Parallel()
 	p := testenv.Proxy(t, testenv.Shared(t).URL())
 	var rounds atomic.Int32
@@ -269,7 +269,7 @@ func gaps(at []time.Time) []time.Duration {
 	return out
 }
 
-func TestFlappingDoesNotResetTheBackoff(t *testing.T) {
+func TestP15FlappingDoesNotResetTheBackoff(t *testing.T) {
 	t.Parallel()
 	const least, most = 50 * time.Millisecond, 400 * time.Millisecond
 	check := func(t *testing.T, at []time.Time, first time.Duration) {

@@ -11,7 +11,9 @@ type flight struct {
 	exchange, key, id string
 	mark              int64 // of markHeader, 0 without
 	size              int
-	tick              int                        // of confirms, when it was sent
+	end               int64                      // of it, in what was written to the connection; under sending
+	tick              int                        // of confirms, since when it waits; for look
+	read              bool                       // the broker is known to have read it; for look
 	confirm           *amqp.DeferredConfirmation // nil: not sent after all; written under sending
 	returned          *ReturnedError             // under mu
 	next              *flight                    // with the same id
@@ -87,6 +89,9 @@ func (c *confirms) settle(f *flight) (*loss, error) {
 	if !acked && !c.alive() {
 		<-c.dead // imminent: see watch
 		l = c.loss
+	}
+	if l == nil {
+		c.session.noteRead(f.end)
 	}
 	if acked {
 		c.stalls.confirmed(f.exchange, f.key)

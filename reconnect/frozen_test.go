@@ -13,7 +13,7 @@ import (
 )
 
 // P4: a link that is frozen is noticed within three heartbeats in every phase, and calls end with their context.
-func TestFrozenLinkIsNoticed(t *testing.T) {
+func TestP4FrozenLinkIsNoticed(t *testing.T) {
 	t.Parallel()
 	const heartbeat = time.Second
 	b := testenv.Shared(t)

@@ -2,19 +2,15 @@ package reconnect
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// stallAfter is the constant, or less where the configuration asks for it.
+// stallAfter is the constant, or less, down to minStallAfter, where the configuration asks for it.
 func (p *Publisher) stallAfter() time.Duration {
 	if p.cfg.ConfirmTimeout > 0 {
-		return min(stallAfter, p.cfg.ConfirmTimeout/3)
+		return max(minStallAfter, min(stallAfter, p.cfg.ConfirmTimeout/3))
 	}
 	return stallAfter
 }
@@ -25,7 +21,8 @@ const guardTicks = 3
 // guard watches over c, a channel of the publisher's own lane, until it is lost. As long as new messages go there it looks
 // for stalled destinations; once it stands aside it is closed when nothing is unconfirmed any more.
 func (p *Publisher) guard(c *confirms) {
-	tick := time.NewTicker(max(p.stallAfter()/guardTicks, time.Millisecond))
+	every := p.stallAfter() / guardTicks
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for aside := false; ; {
 		select {
@@ -43,10 +40,14 @@ func (p *Publisher) guard(c *confirms) {
 		if c.session.isBlocked() {
 			continue // what waits for the end of an alarm is not stalled
 		}
-		if routes := c.stalled(); len(routes) > 0 {
+		routes, unread := c.stalled(every)
+		if len(routes) > 0 {
 			p.conn.stalls.note(routes)
 			p.setAside(c)
 			aside = true
+		}
+		if (aside || unread) && !c.session.checking.Load() {
+			c.session.spawn(func() { c.session.checkRead(&p.conn.stalls, p.conn.publishing.log) })
 		}
 	}
 }
@@ -71,9 +72,10 @@ func (p *Publisher) guardSlow(c *confirms) {
 	}
 }
 
-// setAside makes new messages go on another channel than c.
+// setAside makes new messages go on another channel than c, once.
 func (p *Publisher) setAside(c *confirms) {
 	p.current.CompareAndSwap(c, nil)
+	close(c.aside)
 	p.asideMu.Lock()
 	p.aside = slices.DeleteFunc(p.aside, func(other *confirms) bool { return !other.alive() })
 	p.aside = append(p.aside, c)
@@ -82,7 +84,6 @@ func (p *Publisher) setAside(c *confirms) {
 		p.aside = p.aside[1:]
 	}
 	p.asideMu.Unlock()
-	c.session.spawn(func() { c.session.checkRead(p.stallAfter(), p.conn.publishing.log) })
 }
 
 // progress reports whether nothing is unconfirmed on c, and the highest delivery tag that was acknowledged.
@@ -92,78 +93,70 @@ func (c *confirms) progress() (through bool, acked uint64) {
 	return len(c.flights) == 0, c.acked
 }
 
-// stalled is called at regular intervals. It returns the destinations of messages that have waited for guardTicks whole
-// ones of them, and for which there is no other reason than their own queue: either messages that were sent later have
-// been confirmed, or there is none that was sent earlier.
-func (c *confirms) stalled() []route {
+// stalled is called at regular intervals. It returns the destinations of messages that are overdue and for which there is
+// no other reason than their own queue: either messages that were sent later have been confirmed, or there is none that was
+// sent earlier. And it reports whether it is time to ask whether the broker reads at all.
+func (c *confirms) stalled(every time.Duration) (found []route, unread bool) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tick++
+	l := look{tick: c.tick, every: every, sent: c.session.sock.Sent(), read: c.session.read.Load()}
+	if l.read != c.read {
+		c.read, c.readTick = l.read, c.tick-1
+	}
+	l.readTick = c.readTick
 	var first *flight
-	var found []route
+	firstOverdue := false
 	for _, f := range c.flights {
 		for ; f != nil; f = f.next {
-			if f.confirm == nil || c.tick-f.tick <= guardTicks || isDone(f.confirm) {
+			if f.confirm == nil || isDone(f.confirm) {
 				continue
 			}
+			overdue := l.overdue(f)
 			if first == nil || f.confirm.DeliveryTag < first.confirm.DeliveryTag {
-				first = f
+				first, firstOverdue = f, overdue
 			}
-			if f.confirm.DeliveryTag < c.acked {
+			if overdue && f.confirm.DeliveryTag < c.acked {
 				found = append(found, route{f.exchange, f.key})
 			}
 		}
 	}
-	if first != nil {
+	if firstOverdue {
 		found = append(found, route{first.exchange, first.key})
 	}
-	return found
+	return found, first != nil && l.unread(first)
 }
 
-// errUnread is why a session ends from which the broker does not read.
-var errUnread = errors.New("the broker, which answers elsewhere, does not read from this connection any more")
-
-// checkRead finds out whether the broker still reads from s, and ends s when it does not within the given time although it
-// answers on a new connection. A broker that answers nowhere is left to the heartbeats.
-func (s *session) checkRead(within time.Duration, log *slog.Logger) {
-	if s.checking.Swap(true) {
-		return
-	}
-	defer s.checking.Store(false)
-	ctx, cancel := context.WithCancel(s.life)
-	defer cancel()
-	answered := make(chan struct{})
-	if !s.spawn(func() {
-		defer close(answered)
-		_ = s.onChannel(ctx, func(*amqp.Channel) error { return nil })
-	}) {
-		return
-	}
-	late := time.NewTimer(within)
-	defer late.Stop()
-	select {
-	case <-answered:
-		return
-	case <-late.C:
-	}
-	if s.isBlocked() || s.answersElsewhere == nil || s.answersElsewhere(s.life) != nil || s.isBlocked() {
-		return
-	}
-	select {
-	case <-answered: // after all
-		return
-	default:
-	}
-	log.Warn("giving the connection up", "error", errUnread)
-	s.end(errUnread)
-	s.sock.Kill()
+// look is what is known, at one of guard's looks, about all messages of a channel.
+type look struct {
+	tick     int           // the number of this look
+	every    time.Duration // from one look to the next
+	sent     int64         // bytes of the connection that have left our buffer
+	read     int64         // those that the broker is known to have read
+	readTick int           // when it was not yet known to have read so much
 }
 
-func (s *session) isBlocked() bool {
-	until, _ := s.blocking()
-	return until != nil
+// overdue reports whether f has waited for its confirmation for guardTicks whole ticks. They count from when the broker is
+// known to have read it; as long as it is not, they count from when f had left our buffer and the last sign that the broker
+// reads, and it takes as many more as f may have been on its way since.
+func (l *look) overdue(f *flight) bool {
+	switch {
+	case f.end > l.sent:
+		f.tick = l.tick - 1
+		return false
+	case f.end > l.read: // on its way, for all we know
+		return l.tick-max(f.tick, l.readTick) > guardTicks+int(transit(f.end-l.read)/l.every)
+	case !f.read:
+		f.read, f.tick = true, l.tick-1
+	}
+	return l.tick-f.tick > guardTicks
+}
+
+// unread reports whether f has been on its way for a whole tick in which nothing showed that the broker reads.
+func (l *look) unread(f *flight) bool {
+	return f.end <= l.sent && f.end > l.read && l.tick-max(f.tick, l.readTick) > 1
 }
 
 // sendSlowly sends m, which goes to a stalled destination, on the lane for those. It waits no longer for its turn than for

@@ -66,8 +66,9 @@ func smallMessages(t *testing.T) (*testenv.Broker, string) {
 }
 
 // One guilty caller beside sixteen good ones: it fails with the broker's own error, they keep most of their rate, and few
-// channels are lost.
-func TestGuiltyCallerFailsAlone(t *testing.T) {
+// channels are lost. make chaos gives it the 10 s and 0.7 of the rate; in the suite, 2 s on a busy machine, half is
+// what counts as even.
+func TestChaosGuiltyCallerFailsAlone(t *testing.T) {
 	for _, g := range guilts() {
 		t.Run(g.name, func(t *testing.T) {
 			at := g.at
@@ -79,11 +80,15 @@ func TestGuiltyCallerFailsAlone(t *testing.T) {
 			p := newPubTestAt(t, broker, url, Config{DialContext: closes.dial}, PublisherConfig{})
 			queue := p.queue(nil)
 			require.NoError(t, p.publish("", queue, "warm"))
-			undisturbed := p.goodCallers(queue, "alone", time.Second, func(context.Context) {})
+			length, rate := 2*time.Second, 0.5
+			if inChaos() {
+				length, rate = 10*time.Second, 0.7
+			}
+			undisturbed := p.goodCallers(queue, "alone", length/2, func(context.Context) {})
 			msg := g.start(t, p)
 			before := closes.n.Load()
 			var failures atomic.Int64
-			disturbed := p.goodCallers(queue, "beside", 2*time.Second, func(ctx context.Context) {
+			disturbed := p.goodCallers(queue, "beside", length, func(ctx context.Context) {
 				for ctx.Err() == nil {
 					err := p.p.Publish(t.Context(), msg.Exchange, msg.Key, msg.Publishing)
 					failures.Add(1)
@@ -108,7 +113,7 @@ func TestGuiltyCallerFailsAlone(t *testing.T) {
 			assert.Len(t, got, int(p.good.Load())+1, "each good message arrived")
 			assert.LessOrEqual(t, lost, int64(6))
 			assert.LessOrEqual(t, duplicates, 6*defaultWindow)
-			assert.Greater(t, disturbed/undisturbed, 0.5)
+			assert.Greater(t, disturbed/undisturbed, rate)
 		})
 	}
 }
@@ -135,7 +140,7 @@ func (p *pubTest) goodCallers(queue, name string, d time.Duration, disturb func(
 }
 
 // Several callers publish to an exchange that is deleted under them, others elsewhere.
-func TestExchangeDeletedUnderManyCallers(t *testing.T) {
+func TestP19ExchangeDeletedUnderManyCallers(t *testing.T) {
 	p := newPubTest(t, PublisherConfig{})
 	queue := p.queue(nil)
 	name := testenv.Name(t, "deleted")

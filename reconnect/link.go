@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/warrenmq/warren/internal/backoff"
 )
 
@@ -187,7 +185,7 @@ func (l *link) connect(pause *backoff.Counter, why error) (*session, error) {
 		if refused {
 			delay = max(delay, l.dialer.cfg.BackoffMax/2)
 		}
-		if amqpCode(why) == amqp.InternalError {
+		if looksDeleted(why) {
 			delay = max(delay, afterDeletion)
 		}
 		l.board.set(l.role, State{Phase: phaseConnecting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: textOf(why)})

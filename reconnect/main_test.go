@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"os"
 	"runtime"
 	"strconv"
 	"sync"
@@ -26,6 +27,9 @@ func TestMain(m *testing.M) {
 	}
 	testenv.Main(m)
 }
+
+// inChaos reports whether the tests named Chaos have their long form (make chaos).
+func inChaos() bool { return os.Getenv("WARREN_CHAOS") != "" }
 
 // dialed returns a Conn to the broker at url that backs off shortly, logs to the returned log, and, unless the test does
 // it, is closed without an error when the test ends.

@@ -15,7 +15,7 @@ import (
 )
 
 // P14: fifty losses leave no goroutine, channel or connection behind. Not parallel: it counts the goroutines of all.
-func TestFiftyCutsLeakNothing(t *testing.T) {
+func TestP14FiftyCutsLeakNothing(t *testing.T) {
 	b := testenv.Shared(t)
 	c, _ := dialed(t, b.URL(), Config{BackoffMin: time.Millisecond, BackoffMax: 5 * time.Millisecond})
 	workers := []*consumer{newConsumer(testenv.Name(t, "q")), newConsumer(testenv.Name(t, "q"))}
@@ -53,7 +53,7 @@ func TestFiftyCutsLeakNothing(t *testing.T) {
 }
 
 // A9, P16: the password is changed; the connection lives on, the next dial is refused until the provider knows it, too.
-func TestPasswordChanged(t *testing.T) {
+func TestA9P16PasswordChanged(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	user := testenv.Name(t, "user")

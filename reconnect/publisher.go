@@ -20,8 +20,11 @@ import (
 // lost all the same, new messages go on on a fresh one while those in doubt are sent one by one on another, until the
 // guilty one is found.
 //
-// A queue that confirms nothing, such as a quorum queue without its majority, holds up messages to others for a few
-// seconds at most: see PublisherConfig.ConfirmTimeout.
+// A queue that confirms nothing, such as a quorum queue without its majority, holds up messages to others for some ten
+// seconds: see PublisherConfig.ConfirmTimeout. In the worst case the broker stops reading from the whole connection because
+// of it. Then that is given up, and what was unconfirmed on it is sent again, when nothing but heartbeats has moved for
+// 3 s, and for what the unconfirmed bytes take at 64 KiB/s (2 minutes at most), although the broker answers elsewhere; each
+// further time takes twice as long, until everything is confirmed again.
 type Publisher struct {
 	conn *Conn
 	cfg  PublisherConfig

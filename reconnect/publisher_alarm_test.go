@@ -14,7 +14,7 @@ import (
 )
 
 // A2, of a publisher: under an alarm calls end with their contexts, and say whether anything was sent.
-func TestPublishUnderAnAlarm(t *testing.T) {
+func TestA2PublishUnderAnAlarm(t *testing.T) {
 	node := testenv.Node(t)
 	p := newPubTestAt(t, node.Broker, node.URL(), Config{}, PublisherConfig{})
 	queue := p.queue(nil)

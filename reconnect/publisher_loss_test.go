@@ -33,7 +33,7 @@ func (p *pubTest) arrived(queue string, n int) []amqp.Delivery {
 }
 
 // The confirmation does not come: the message is in doubt, and present once.
-func TestPublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
+func TestP18PublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
 	ends := map[string]struct {
 		cfg   PublisherConfig
 		bound time.Duration // of the context; 0: none

@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// takeSlot waits for a slot of the window.
+// takeSlot waits for a slot of the window. Its error is errAgain when there is another channel for that now.
 func (c *confirms) takeSlot(ctx context.Context) error {
 	if c.trySlot() {
 		return nil
@@ -15,6 +15,8 @@ func (c *confirms) takeSlot(ctx context.Context) error {
 	select {
 	case c.slots <- struct{}{}:
 		return nil
+	case <-c.aside:
+		return errAgain
 	case <-c.dead:
 		return errGone
 	case <-ctx.Done():
@@ -70,6 +72,8 @@ func (c *confirms) sendInSlot(ctx context.Context, m *Message, mandatory, wait b
 	select {
 	case c.line <- struct{}{}:
 		defer func() { <-c.line }()
+	case <-c.aside:
+		return nil, errAgain
 	case <-c.dead:
 		return nil, errGone
 	case <-ctx.Done():
@@ -125,7 +129,7 @@ func (c *confirms) handOver(m *Message, mandatory bool) (*flight, error) {
 		c.mu.Unlock()
 		return nil, c.sendError(err)
 	}
-	f.confirm = confirm
+	f.confirm, f.end = confirm, c.session.sock.Written()
 	return f, nil
 }
 

@@ -35,7 +35,8 @@ type session struct {
 	declared *declarations
 	// answersElsewhere returns nil when the broker answers on a new connection.
 	answersElsewhere func(context.Context) error
-	checking         atomic.Bool // whether the broker reads from this one
+	checking         atomic.Bool  // whether the broker reads from this one
+	read             atomic.Int64 // how much of what was written to sock it is known to have read
 
 	running *gate // the link's: its goroutines that talk to the broker, on behalf of callers who may have gone
 }

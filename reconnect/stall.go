@@ -16,13 +16,19 @@ import (
 //
 // So a destination that confirms nothing any more is stalled: messages to it go on a lane of their own, with few in
 // flight, until one is confirmed again. The channel on which that showed is set aside, which means that it keeps what is
-// unconfirmed and gets nothing new. A connection from which the broker does not read any more is given up.
+// unconfirmed and gets nothing new.
+//
+// A connection from which the broker does not read any more is given up, which puts in doubt whatever is unconfirmed on
+// it. That is never done to one that is only slow: see checkRead. When it happens again and again while something is
+// stalled, it takes twice as long each time.
 
 const (
 	// stallAfter is how long a message must have waited for its confirmation for its destination to count as stalled, far
-	// longer than anything takes that works; and then how long the broker may take to show that it still reads. With a
-	// short ConfirmTimeout it is a third of that, so that messages to other destinations are not in doubt by then.
-	stallAfter = 3 * time.Second
+	// longer than anything takes that works. With a short ConfirmTimeout it is a third of that, so that messages to other
+	// destinations are not in doubt by then. It is never less than minStallAfter: all publishers of a Conn believe it, not
+	// only the impatient one.
+	stallAfter    = 3 * time.Second
+	minStallAfter = time.Second
 	// slowWindow is the window of the lane for stalled destinations: less than the 32 over which a channel loses credit.
 	slowWindow = 16
 	// wholeExchange is the number of stalled keys from which on all of an exchange is taken for stalled.
@@ -44,6 +50,7 @@ type stalls struct {
 	mu    sync.RWMutex
 	since map[route]time.Time
 	keys  map[string]int // of an exchange, that are stalled
+	given int            // connections that were given up since nothing was stalled
 }
 
 // has reports whether m goes to a stalled destination.
@@ -100,9 +107,26 @@ func (s *stalls) confirmed(exchange, key string) {
 	s.log.Info("confirmed again", "exchange", exchange, "key", key, "after", time.Since(since))
 }
 
+// gaveUp takes in that a connection was given up because the broker does not read from it.
+func (s *stalls) gaveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.given++
+}
+
+// patience is for how long nothing must move on a connection before it is given up.
+func (s *stalls) patience() time.Duration {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return min(readAfter<<min(s.given, 10), maxPatience)
+}
+
 // drop and oldest are called with mu held.
 func (s *stalls) drop(r route) {
 	delete(s.since, r)
+	if len(s.since) == 0 {
+		s.given = 0
+	}
 	if s.keys[r.exchange]--; s.keys[r.exchange] == 0 {
 		delete(s.keys, r.exchange)
 	}

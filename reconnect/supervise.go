@@ -121,11 +121,25 @@ type errLost struct {
 
 func (e errLost) Error() string { return e.why.Error() }
 
-// afterDeletion is how long nothing is declared again after what a deleted queue does to those who use it: the broker cancels
-// consumers and, up to RabbitMQ 3.13, ends connections with 541. On those versions a channel that has not got around to
-// that, a few times 30 ms later, attaches its consumer to a queue that has come back under the same name, tells nobody,
-// and takes that queue's first deliveries for ones it has seen: they stay with it, unacknowledged, until it is closed.
+// afterDeletion is how long nothing is declared again after what a deleted queue does to those who use it. Up to RabbitMQ
+// 3.13 a channel that has not got around to cancelling its consumer, a few times 30 ms later, attaches it to a queue
+// that has come back under the same name, tells nobody, and takes that queue's first deliveries for ones it has seen: they
+// stay with it, unacknowledged, until it is closed.
 const afterDeletion = 250 * time.Millisecond
+
+// looksDeleted reports whether why is one of the things that a deleted queue does: the broker cancels the consumer, finds no
+// queue to consume from, ends the connection with 541, or answers twice, so that the answers no longer fit; what comes
+// then on a channel that was given up makes the driver end the connection with 504.
+func looksDeleted(why error) bool {
+	if errors.Is(why, errConsumerCancelled) {
+		return true
+	}
+	switch amqpCode(why) {
+	case amqp.NotFound, amqp.InternalError, amqp.CommandInvalid, amqp.ChannelError:
+		return true
+	}
+	return false
+}
 
 // run runs fn until there is a reason to stop.
 func (w *supervised) run(ctx context.Context) error {
@@ -138,7 +152,7 @@ func (w *supervised) run(ctx context.Context) error {
 		if unreadable {
 			delay = min(delay, unreadablePause)
 		}
-		if errors.Is(why, errConsumerCancelled) {
+		if looksDeleted(why) {
 			delay = max(delay, afterDeletion)
 		}
 		w.state(State{Phase: phaseStarting, Attempts: pause.Attempts(), NextTry: time.Now().Add(delay), Reason: textOf(why)})

@@ -47,7 +47,7 @@ func (w *supervised) call(ctx context.Context, s *session, ch *amqp.Channel) err
 	case why == nil && st.moved(fnCtx, err):
 		return errMoved
 	case !whole:
-		return errLost{w.explain(why, s), held, err}
+		return errLost{w.explain(why, s, err), held, err}
 	case errors.Is(why, errConsumerCancelled):
 		return errLost{why, held, err}
 	}
@@ -87,12 +87,14 @@ func watchChannel(closed <-chan *amqp.Error, cancelled <-chan string, end contex
 	}
 }
 
-// explain says why a channel is lost.
-func (w *supervised) explain(why error, s *session) error {
+// explain says why a channel is lost on which the function returned err.
+func (w *supervised) explain(why error, s *session, err error) error {
 	switch {
 	case why != nil:
 	case !s.alive():
 		why = fmt.Errorf("connection lost: %w", s.lossOr(amqp.ErrClosed))
+	case err != nil:
+		why = fmt.Errorf("%w: %w", errChannelClosed, err)
 	default:
 		why = errChannelClosed
 	}

@@ -94,7 +94,7 @@ func publish(t *testing.T, ch *amqp.Channel, queue, body string) {
 }
 
 // A5, without the restart: after each fault one consumer, and the next message is handled.
-func TestSuperviseAfterEveryFault(t *testing.T) {
+func TestA5SuperviseAfterEveryFault(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	c, _ := dialed(t, b.URL(), Config{})
@@ -139,7 +139,7 @@ func TestSuperviseAfterEveryFault(t *testing.T) {
 }
 
 // P8: the queue is re-created by somebody with other arguments.
-func TestSuperviseQueueRecreatedDifferently(t *testing.T) {
+func TestP8SuperviseQueueRecreatedDifferently(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	c, _ := dialed(t, b.URL(), Config{BackoffMin: 300 * time.Millisecond})
@@ -160,7 +160,7 @@ func TestSuperviseQueueRecreatedDifferently(t *testing.T) {
 }
 
 // A7, P11: the error is typed and permanent, comes at once, after one attempt, and harms nobody.
-func TestSuperviseOtherArguments(t *testing.T) {
+func TestA7P11SuperviseOtherArguments(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	c, log := dialed(t, b.URL(), Config{})
@@ -189,7 +189,7 @@ func TestSuperviseOtherArguments(t *testing.T) {
 }
 
 // P6: the seat of an exclusive consumer is taken.
-func TestSuperviseExclusiveSeat(t *testing.T) {
+func TestP6SuperviseExclusiveSeat(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	c, _ := dialed(t, b.URL(), Config{BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second})
@@ -217,7 +217,7 @@ func TestSuperviseExclusiveSeat(t *testing.T) {
 }
 
 // P8: what somebody else has to make is waited for.
-func TestSupervisePassiveMissing(t *testing.T) {
+func TestP8SupervisePassiveMissing(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	c, _ := dialed(t, b.URL(), Config{})
@@ -235,7 +235,7 @@ func TestSupervisePassiveMissing(t *testing.T) {
 }
 
 // P5, A4: an exclusive queue of a fixed name, which the broker holds for our own half-dead connection.
-func TestSuperviseExclusiveQueueBehindAFrozenLink(t *testing.T) {
+func TestA4P5SuperviseExclusiveQueueBehindAFrozenLink(t *testing.T) {
 	t.Parallel()
 	const heartbeat = time.Second
 	b := testenv.Shared(t)

@@ -46,6 +46,8 @@ type Conn struct {
 	deadlines  deadlines
 	ahead      ahead
 	readFailed atomic.Bool
+
+	writtenBytes, sentBytes, heard atomic.Int64
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -81,6 +83,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 	c.gathered = append(c.gathered, p...)
 	c.unsent += int64(len(p))
+	c.writtenBytes.Add(int64(len(p)))
 	c.load.Store(c.unsent)
 	c.wake.Signal()
 	return len(p), nil

@@ -90,6 +90,7 @@ func (c *Conn) written(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unsent -= int64(n)
+	c.sentBytes.Add(int64(n))
 	if c.closing || c.err != nil { // load says dead, and nobody waits
 		return
 	}

@@ -46,6 +46,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) read(p []byte) (int, error) {
 	c.deadlines.beforeRead()
 	n, err := c.nc.Read(p)
+	if !onlyHeartbeats(p[:n]) {
+		c.heard.Add(1)
+	}
 	if err == nil {
 		return n, nil
 	}
