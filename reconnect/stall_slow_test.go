@@ -95,7 +95,7 @@ func TestImpatienceIsNoStall(t *testing.T) {
 			p := &pubTest{t: t, broker: broker, conn: conn, p: patient, raw: raw}
 			queue := p.queue(amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
 
-			ctx, halt := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, halt := context.WithTimeout(t.Context(), time.Second)
 			defer halt()
 			confirmed := make([]int, 40)
 			concurrently(60, func(i int) {

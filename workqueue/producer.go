@@ -1,12 +1,10 @@
 package workqueue
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -18,12 +16,9 @@ import (
 // Producer sends messages into one queue. It is safe for any number of goroutines, and has no Close: it ends with its
 // Conn. Producers of one Conn with equal settings share a confirm channel.
 type Producer struct {
-	conn     *reconnect.Conn
-	queue    Queue
-	topology reconnect.Topology
+	queue    string
 	pub      *reconnect.Publisher
-	cfg      reconnect.PublisherConfig
-	declared *once.Success
+	declared *once.Declaration
 }
 
 // NewProducer returns a Producer for q. It does no I/O: the first publish declares the queue, with its dead-letter queue.
@@ -37,8 +32,9 @@ func NewProducer(conn *reconnect.Conn, q Queue, cfg reconnect.PublisherConfig) (
 	if err := errors.Join(q.validate(), err); err != nil {
 		return nil, fmt.Errorf("workqueue: producer of queue %q: %w", q.Name, err)
 	}
-	return &Producer{conn: conn, queue: q, topology: q.Topology(), pub: pub, cfg: cfg,
-		declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
+	topology := q.Topology()
+	declared := once.NewDeclaration(conn, cfg, func(ctx context.Context) error { return conn.Declare(ctx, topology) })
+	return &Producer{queue: q.Name, pub: pub, declared: declared}, nil
 }
 
 // Publish sends msg to the queue and returns nil when the broker has it safely: on disk, on a majority of its replicas.
@@ -52,7 +48,7 @@ func (p *Producer) Publish(ctx context.Context, msg amqp.Publishing) error {
 	if err := p.declare(ctx); err != nil {
 		return err
 	}
-	if err := p.pub.Publish(ctx, "", p.queue.Name, msg); err != nil {
+	if err := p.pub.Publish(ctx, "", p.queue, msg); err != nil {
 		return fmt.Errorf("workqueue: %w", err)
 	}
 	return nil
@@ -64,7 +60,7 @@ func (p *Producer) Publish(ctx context.Context, msg amqp.Publishing) error {
 func (p *Producer) PublishJSON(ctx context.Context, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue.Name, codec.Permanent(err))
+		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue, codec.Permanent(err))
 	}
 	return p.Publish(ctx, amqp.Publishing{ContentType: "application/json", Body: body})
 }
@@ -80,7 +76,7 @@ func (p *Producer) PublishBatch(ctx context.Context, msgs []amqp.Publishing) err
 	}
 	batch := make([]reconnect.Message, len(msgs))
 	for i, msg := range msgs {
-		batch[i] = reconnect.Message{Key: p.queue.Name, Publishing: msg}
+		batch[i] = reconnect.Message{Key: p.queue, Publishing: msg}
 	}
 	if err := p.pub.PublishBatch(ctx, batch); err != nil {
 		return fmt.Errorf("workqueue: %w", err)
@@ -88,41 +84,10 @@ func (p *Producer) PublishBatch(ctx context.Context, msgs []amqp.Publishing) err
 	return nil
 }
 
-// declare puts the queue on the broker before the first message. It is part of the publish, so it ends when that has to:
-// with FailFast it does not wait for a link either, and leaves it to the publish to say that there is none.
+// declare puts the queue on the broker before the first message.
 func (p *Producer) declare(ctx context.Context) error {
-	if p.cfg.FailFast && !p.connected() {
-		return nil
-	}
-	err := p.declared.Do(ctx, func(ctx context.Context) error {
-		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
-			var cancel context.CancelFunc
-			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
-			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
-			defer cancel()
-		}
-		return p.conn.Declare(ctx, p.topology)
-	})
-	if errors.Is(err, once.ErrFull) {
-		err = reconnect.ErrBusy
-	}
-	if err != nil {
-		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue.Name, err)
+	if err := p.declared.Do(ctx); err != nil {
+		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue, err)
 	}
 	return nil
-}
-
-// What a publish waits for before its queue is declared is bounded as it is afterwards, with the same defaults.
-const (
-	declareTimeout = 30 * time.Second
-	maxWaiting     = 10_000
-)
-
-func (p *Producer) connected() bool {
-	for _, s := range p.conn.State() {
-		if s.Name == "publishing" && s.Phase == "connected" {
-			return true
-		}
-	}
-	return false
 }

@@ -117,9 +117,9 @@ func TestGoVersion(t *testing.T) {
 
 // TestLayout: imports point down only. A pattern imports reconnect and what is internal, never another pattern, and
 // nothing but tests, examples and the test environment imports the test environment. What pubsub and the routing packages
-// share is internal, and stands between them and reconnect.
+// share is internal, and stands between them and reconnect, as does what every pattern does before its first publish.
 func TestLayout(t *testing.T) {
-	const testenv, examples, between = "internal/testenv", "examples", "internal/exchange"
+	const testenv, examples, between, first = "internal/testenv", "examples", "internal/exchange", "internal/once"
 	for _, line := range strings.Split(strings.TrimSpace(
 		gocmd(t, root, "list", "-mod=readonly", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")), "\n") {
 		fields := strings.Fields(line)
@@ -130,7 +130,7 @@ func TestLayout(t *testing.T) {
 			case !ours || under(path, examples) || under(path, testenv):
 			case under(imported, testenv):
 				t.Errorf("%s imports %s, which is for tests", path, imported)
-			case path == between && imported == "reconnect":
+			case (path == between || path == first) && imported == "reconnect":
 			case imported == between && !under(path, "pubsub") && !under(path, "routing"):
 				t.Errorf("%s imports %s, which is for pubsub and routing", path, imported)
 			case under(path, "internal") && !under(imported, "internal"):

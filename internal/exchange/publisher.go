@@ -1,12 +1,10 @@
 package exchange
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -25,10 +23,8 @@ type Outlet struct {
 // Publisher sends messages to one exchange. It is safe for any number of goroutines and ends with its Conn.
 type Publisher struct {
 	outlet   Outlet
-	conn     *reconnect.Conn
 	pub      *reconnect.Publisher
-	cfg      reconnect.PublisherConfig
-	declared *once.Success
+	declared *once.Declaration
 }
 
 // NewPublisher returns a Publisher, or what is wrong: with conn, with cfg, and the faults that the caller found. It does
@@ -42,7 +38,8 @@ func NewPublisher(conn *reconnect.Conn, o Outlet, cfg reconnect.PublisherConfig,
 	if err := errors.Join(faults, err); err != nil {
 		return nil, fmt.Errorf("%s: publisher of %s: %w", o.Package, Named(o.Exchange), err)
 	}
-	return &Publisher{outlet: o, conn: conn, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
+	declared := once.NewDeclaration(conn, cfg, func(ctx context.Context) error { return conn.Declare(ctx, o.Topology) })
+	return &Publisher{outlet: o, pub: pub, declared: declared}, nil
 }
 
 // Publish sends msg with a routing key, see reconnect.Publisher.Publish. Before the first one the topology is declared.
@@ -125,41 +122,10 @@ func merge(all reconnect.BatchError, rest error) error {
 	return all
 }
 
-// declare puts the topology on the broker before the first message. It is part of the publish, so it ends when that has
-// to: with FailFast it does not wait for a link either, and leaves it to the publish to say that there is none.
+// declare puts the topology on the broker before the first message.
 func (p *Publisher) declare(ctx context.Context) error {
-	if p.cfg.FailFast && !p.connected() {
-		return nil
-	}
-	err := p.declared.Do(ctx, func(ctx context.Context) error {
-		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
-			var cancel context.CancelFunc
-			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
-			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
-			defer cancel()
-		}
-		return p.conn.Declare(ctx, p.outlet.Topology)
-	})
-	if errors.Is(err, once.ErrFull) {
-		err = reconnect.ErrBusy
-	}
-	if err != nil {
+	if err := p.declared.Do(ctx); err != nil {
 		return fmt.Errorf("publish to %s: %w", Named(p.outlet.Exchange), err)
 	}
 	return nil
-}
-
-// Defaults of reconnect.PublisherConfig, for publishes that wait for the first declaration.
-const (
-	declareTimeout = 30 * time.Second
-	maxWaiting     = 10_000
-)
-
-func (p *Publisher) connected() bool {
-	for _, s := range p.conn.State() {
-		if s.Name == "publishing" && s.Phase == "connected" {
-			return true
-		}
-	}
-	return false
 }

@@ -1,13 +1,11 @@
 package consistenthash
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -24,11 +22,9 @@ const keyHeader = "warren-key"
 // Publisher sends messages to the partition of their key. It is safe for any number of goroutines, and has no Close: it ends with
 // its Conn. Publishers of one Conn with equal settings share a confirm channel.
 type Publisher struct {
-	conn       *reconnect.Conn
 	partitions Partitions
 	pub        *reconnect.Publisher
-	cfg        reconnect.PublisherConfig
-	declared   *once.Success
+	declared   *once.Declaration
 }
 
 // NewPublisher returns a Publisher for p. It does no I/O: the first publish declares the partitions. It returns every fault of p
@@ -42,7 +38,8 @@ func NewPublisher(conn *reconnect.Conn, p Partitions, cfg reconnect.PublisherCon
 	if err := errors.Join(p.validate(), err); err != nil {
 		return nil, fmt.Errorf("consistenthash: publisher of partitions %q: %w", p.Name, err)
 	}
-	return &Publisher{conn: conn, partitions: p, pub: pub, cfg: cfg, declared: once.New(cmp.Or(cfg.MaxWaiting, maxWaiting))}, nil
+	declared := once.NewDeclaration(conn, cfg, func(ctx context.Context) error { return p.declareNow(ctx, conn) })
+	return &Publisher{partitions: p, pub: pub, declared: declared}, nil
 }
 
 // Publish sends msg to the partition of key, 1 to 255 bytes, and returns nil when the broker has it safely. Messages of one key are
@@ -55,7 +52,7 @@ func NewPublisher(conn *reconnect.Conn, p Partitions, cfg reconnect.PublisherCon
 func (p *Publisher) Publish(ctx context.Context, key string, msg amqp.Publishing) error {
 	m, err := p.partitions.address(key, msg)
 	if err == nil {
-		err = p.declare(ctx)
+		err = p.declared.Do(ctx)
 	}
 	if err == nil {
 		err = p.pub.Publish(ctx, m.Exchange, m.Key, m.Publishing)
@@ -83,7 +80,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 	if len(msgs) == 0 {
 		return nil
 	}
-	if err := p.declare(ctx); err != nil {
+	if err := p.declared.Do(ctx); err != nil {
 		return fmt.Errorf("consistenthash: publish a batch: %w", err)
 	}
 	faults := make(reconnect.BatchError, len(msgs))
@@ -155,40 +152,4 @@ func (p Partitions) hashable(key string, msg *amqp.Publishing) error {
 		return errors.New("key: empty")
 	}
 	return nil
-}
-
-// declare puts the partitions on the broker before the first message. It is part of the publish, so it ends when that has to:
-// with FailFast it does not wait for a link either, and leaves it to the publish to say that there is none.
-func (p *Publisher) declare(ctx context.Context) error {
-	if p.cfg.FailFast && !connected(p.conn) {
-		return nil
-	}
-	err := p.declared.Do(ctx, func(ctx context.Context) error {
-		if _, bounded := ctx.Deadline(); !bounded && p.cfg.Timeout >= 0 {
-			var cancel context.CancelFunc
-			timeout := cmp.Or(p.cfg.Timeout, declareTimeout)
-			ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PublisherConfig.Timeout of %v has passed", timeout))
-			defer cancel()
-		}
-		return p.partitions.declareNow(ctx, p.conn)
-	})
-	if errors.Is(err, once.ErrFull) {
-		return reconnect.ErrBusy
-	}
-	return err
-}
-
-// What a publish waits for before the partitions are declared is bounded as it is afterwards, with the same defaults.
-const (
-	declareTimeout = 30 * time.Second
-	maxWaiting     = 10_000
-)
-
-func connected(conn *reconnect.Conn) bool {
-	for _, s := range conn.State() {
-		if s.Name == "publishing" && s.Phase == "connected" {
-			return true
-		}
-	}
-	return false
 }
