@@ -41,7 +41,7 @@ func TestTopologyNamesEveryFault(t *testing.T) {
 		"binding to both":                {bind(Binding{Exchange: "e", Queue: "q", ToExchange: "f"}), []string{`binding "e" -> exchange "f" by "": Queue, ToExchange: one of the two must be set`}},
 		"binding of the default":         {bind(Binding{Queue: "q"}), []string{`binding "" -> queue "q" by "": Exchange: empty`}},
 		"long key":                       {bind(Binding{Exchange: "e", Queue: "q", Key: long}), []string{`binding "e" -> queue "q" by "` + long + `": Key: 256 bytes`}},
-		"binding arguments":              {bind(Binding{Exchange: "e", Queue: "q", Arguments: amqp.Table{"a": struct{}{}}}), []string{`binding "e" -> queue "q" by "" with map[a:{}]: Arguments["a"]: `}},
+		"binding arguments":              {bind(Binding{Exchange: "e", Queue: "q", Arguments: amqp.Table{"a": struct{}{}}}), []string{`binding to exchange "e": Arguments["a"]: `}},
 		"obsolete binding":               {Topology{Obsolete: []Binding{{Queue: "q"}}}, []string{`binding "" -> queue "q" by "": Exchange: empty`}},
 		"bound and obsolete":             {Topology{Bindings: []Binding{{Exchange: "e", Queue: "q"}}, Obsolete: []Binding{{Exchange: "e", Queue: "q"}}}, []string{`binding "e" -> queue "q" by "": Obsolete: listed in Bindings, too`}},
 		"several faults of several kind": {Topology{Exchanges: []Exchange{{Name: "e"}}, Queues: []Queue{{Name: "q", Type: "x"}}, Bindings: []Binding{{Exchange: "e"}}}, []string{`exchange "e": Kind`, `queue "q": Type`, `binding "e"`}},

@@ -79,13 +79,6 @@ func (l *ledger) entry(id string) *fate {
 	return &l.fates[p][n]
 }
 
-func (l *ledger) is(id string, f fate) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	entry := l.entry(id)
-	return entry != nil && *entry&f != 0
-}
-
 // count is the number of messages of which f is known.
 func (l *ledger) count(f fate) int {
 	l.mu.Lock()
