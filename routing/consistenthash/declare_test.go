@@ -126,7 +126,7 @@ func ports(s *setup) map[int]string {
 
 // P34: keys are spread evenly, by either way of hashing, and stay where they are over reconnects, whoever binds how often. Over a restart
 // of the broker they stay only if the publisher hashes.
-func TestKeysStayInPlace(t *testing.T) {
+func TestP34KeysStayInPlace(t *testing.T) {
 	node := testenv.Node(t)
 	all := keys(400)
 	hashed := newSetupOn(t, node.Broker, consistenthash.Partitions{Count: 4})
