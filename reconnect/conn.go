@@ -220,7 +220,7 @@ func (c *Conn) readingLink() *link {
 		return c.consuming
 	}
 	if s, _ := c.publishing.now(); s != nil {
-		if until, _ := s.blocking(); until != nil {
+		if s.isBlocked() {
 			return c.consuming
 		}
 	}
@@ -257,7 +257,7 @@ func (l *link) ping(ctx context.Context) error {
 	s, err := l.now()
 	if err == nil {
 		if until, reason := s.blocking(); until != nil {
-			err = fmt.Errorf("%w: %s", ErrBlocked, reason)
+			err = blockedBy(reason)
 		} else {
 			err = s.onChannel(ctx, func(*amqp.Channel) error { return nil })
 		}

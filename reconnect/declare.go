@@ -229,34 +229,30 @@ func (d *declarations) publishable(ctx context.Context, exchange, key string) er
 	if exchange == "" {
 		name = queueEntity(key)
 	}
-	if _, err := d.verdict(name); err == nil || !d.stale(name) {
-		return err
+	if f := d.verdict(name); !f.stale() {
+		return f.err
 	}
 	release, err := d.turns.take(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer release()
-	f, err := d.verdict(name)
-	if err == nil || !d.stale(name) { // another publish has asked meanwhile
-		return err
+	f := d.verdict(name)
+	if !f.stale() { // another publish has asked meanwhile
+		return f.err
 	}
-	return errors.Join(d.all(ctx, []item{f})...)
+	return errors.Join(d.all(ctx, []item{f.item})...)
 }
 
-// verdict returns the item that could not be declared, and why.
-func (d *declarations) verdict(name entity) (item, error) {
+// verdict returns what is known of an entity that could not be declared.
+func (d *declarations) verdict(name entity) failure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f := d.failed[name]
-	return f.item, f.err
+	return d.failed[name]
 }
 
-func (d *declarations) stale(name entity) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return time.Since(d.failed[name].at) >= recheckAfter
-}
+// stale reports whether it is time to ask again.
+func (f failure) stale() bool { return f.err != nil && time.Since(f.at) >= recheckAfter }
 
 // knows reports whether the exchange was declared on this session, so that it need not be asked for.
 func (d *declarations) knows(exchange string) bool {

@@ -1,8 +1,6 @@
 package reconnect
 
 import (
-	"maps"
-
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -21,15 +19,6 @@ type flight struct {
 
 // markHeader tells two messages in flight apart that have exchange, key and MessageId in common.
 const markHeader = "warren-publish"
-
-func marked(headers amqp.Table, mark int64) amqp.Table {
-	headers = maps.Clone(headers)
-	if headers == nil {
-		headers = amqp.Table{}
-	}
-	headers[markHeader] = mark
-	return headers
-}
 
 // enter notes that m is in flight, before it is sent, since its return may come at any time after. It gets a mark when a
 // message just like it is in flight, or when it carries a mark of an earlier life.

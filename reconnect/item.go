@@ -3,6 +3,7 @@ package reconnect
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -92,11 +93,10 @@ func (b Binding) unbind(ch *amqp.Channel) error {
 	return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, b.Arguments)
 }
 
+// with returns a copy of t with one entry more, or another one.
 func with(t amqp.Table, name string, value any) amqp.Table {
 	out := make(amqp.Table, len(t)+1)
-	for k, v := range t {
-		out[k] = v
-	}
+	maps.Copy(out, t)
 	out[name] = value
 	return out
 }

@@ -64,7 +64,7 @@ func TestPublishTellsReturnedFromConfirmed(t *testing.T) {
 	require.NoError(t, loose.Publish(t.Context(), exchange, "unbound", plainText("b")))
 }
 
-// A full queue nacks; the broker mixes nacks with acks of several messages at once (F59).
+// A full queue nacks; the broker mixes nacks with acks of several messages at once.
 func TestPublishTellsNackFromAck(t *testing.T) {
 	p := newPubTest(t, PublisherConfig{})
 	exchange, free := p.exchange("free")

@@ -53,8 +53,7 @@ func (c *confirms) trySend(m *Message, mandatory bool) (*flight, error) {
 	return f, err
 }
 
-// send sends m, waiting as long as ctx lets it. Without wait it does not wait for the end of an
-// alarm.
+// send sends m, waiting as long as ctx lets it. Without wait it does not wait for the end of an alarm.
 func (c *confirms) send(ctx context.Context, m *Message, mandatory, wait bool) (*flight, error) {
 	if err := c.takeSlot(ctx); err != nil {
 		return nil, err
@@ -114,13 +113,13 @@ func (c *confirms) lock() bool {
 // handOver hands m to the driver and notes that it is in flight. It returns nil and no error when the broker has begun to
 // block publishers. The caller holds sending.
 func (c *confirms) handOver(m *Message, mandatory bool) (*flight, error) {
-	if until, _ := c.session.blocking(); until != nil {
+	if c.session.isBlocked() {
 		return nil, nil
 	}
 	f := c.enter(m)
 	msg := m.Publishing
 	if f.mark != 0 {
-		msg.Headers = marked(m.Headers, f.mark)
+		msg.Headers = with(m.Headers, markHeader, f.mark)
 	}
 	confirm, err := c.ch.PublishWithDeferredConfirm(m.Exchange, m.Key, mandatory, false, msg)
 	if err != nil {

@@ -127,6 +127,12 @@ func (s *session) blocking() (until <-chan struct{}, reason string) {
 	return s.unblocked, s.blocked
 }
 
+// isBlocked reports whether the broker blocks publishers now.
+func (s *session) isBlocked() bool {
+	until, _ := s.blocking()
+	return until != nil
+}
+
 // awaitUnblocked waits until the broker does not block, ctx ends or the connection is lost. What is asked of a broker
 // that does not read is not answered, and would leave a goroutine and a channel behind for as long as the alarm lasts.
 func (s *session) awaitUnblocked(ctx context.Context) error {
@@ -226,7 +232,7 @@ func (s *session) close(deadline time.Time) error {
 	if polite := time.Now().Add(politeFor); deadline.After(polite) {
 		deadline = polite
 	}
-	if until, _ := s.blocking(); until != nil || !time.Now().Before(deadline) || !s.alive() {
+	if s.isBlocked() || !time.Now().Before(deadline) || !s.alive() {
 		return nil
 	}
 	err := s.conn.CloseDeadline(deadline)

@@ -114,7 +114,7 @@ func (w *supervised) closeChannel(ctx context.Context, s *session, ch *amqp.Chan
 	if !s.spawn(func() { defer close(done); _ = ch.Close() }) {
 		return true // the link is closed, and its socket with it
 	}
-	if until, _ := s.blocking(); until != nil {
+	if s.isBlocked() {
 		return false
 	}
 	select {
@@ -122,7 +122,7 @@ func (w *supervised) closeChannel(ctx context.Context, s *session, ch *amqp.Chan
 		return true
 	case <-ctx.Done():
 	}
-	if until, _ := s.blocking(); until != nil {
+	if s.isBlocked() {
 		return false
 	}
 	s.sock.Kill()

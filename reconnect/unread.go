@@ -132,8 +132,3 @@ func (s *session) unread(q *quiet, patience time.Duration) bool {
 	t := s.traffic()
 	return q.look(time.Now(), t) >= patience+transit(t.sent+t.unsent-t.read)
 }
-
-func (s *session) isBlocked() bool {
-	until, _ := s.blocking()
-	return until != nil
-}

@@ -65,8 +65,9 @@ func (p *Producer) PublishJSON(ctx context.Context, v any) error {
 	return p.Publish(ctx, amqp.Publishing{ContentType: "application/json", Body: body})
 }
 
-// PublishBatch sends msgs pipelined and in their order, and returns nil when all are confirmed, otherwise a
-// reconnect.BatchError with an entry for each. See reconnect.Publisher.PublishBatch.
+// PublishBatch sends msgs pipelined and in their order, and returns nil when all are confirmed. Otherwise its error wraps
+// a reconnect.BatchError with an entry for each, see reconnect.Publisher.PublishBatch; when the queue could not be
+// declared it is that of Publish, and nothing was sent.
 func (p *Producer) PublishBatch(ctx context.Context, msgs []amqp.Publishing) error {
 	if len(msgs) == 0 {
 		return nil

@@ -62,7 +62,7 @@ const (
 	maxName              = 200 // leaves room for the suffixes of the names derived from it
 	defaultDeliveryLimit = 20
 	// dlqDeliveryLimit is out of reach: up to RabbitMQ 4.2 looking at a message counts, and the queue has no dead-letter
-	// target of its own, so a message over the limit would be gone (F32).
+	// target of its own, so a message over the limit would be gone.
 	dlqDeliveryLimit = 1_000_000
 	maxTTL           = math.MaxUint32 * time.Millisecond
 )
@@ -123,7 +123,7 @@ func (q Queue) arguments() amqp.Table {
 		args[argDeadLetterExchange] = q.DeadLetterExchange
 		args[argDeadLetterKey] = q.DeadLetterQueue()
 		if !q.classic() {
-			args[argDeadLetterStrategy] = "at-least-once" // needs the overflow above (F38)
+			args[argDeadLetterStrategy] = "at-least-once" // needs the overflow above
 		}
 	}
 	if q.MaxLength > 0 {

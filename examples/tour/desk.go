@@ -108,13 +108,13 @@ func (k *desk) send(ctx context.Context, p *workqueue.Producer) error {
 // sendMany hands in n parcels by as many callers at the same time, and waits for all; each has the given time, 0: what
 // the producer allows.
 func (k *desk) sendMany(ctx context.Context, p *workqueue.Producer, n int, patience time.Duration) tally {
+	began := time.Now() // before the context's time begins: no call that lasts until its end is shorter
 	if patience > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
 	t := tally{errs: make([]error, n)}
-	began := time.Now()
 	var calls sync.WaitGroup
 	for i := range n {
 		calls.Go(func() { t.errs[i] = k.send(ctx, p) })
@@ -126,6 +126,7 @@ func (k *desk) sendMany(ctx context.Context, p *workqueue.Producer, n int, patie
 
 // sendBatch hands in n parcels by one call.
 func (k *desk) sendBatch(ctx context.Context, p *workqueue.Producer, n int, patience time.Duration) (t tally, numbers []int) {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	msgs := make([]amqp.Publishing, n)
@@ -134,7 +135,6 @@ func (k *desk) sendBatch(ctx context.Context, p *workqueue.Producer, n int, pati
 		body, _ := json.Marshal(parcel{Number: numbers[i]}) // a number cannot fail
 		msgs[i] = amqp.Publishing{ContentType: "application/json", Body: body}
 	}
-	began := time.Now()
 	err := p.PublishBatch(ctx, msgs)
 	t.longest = time.Since(began)
 	var each reconnect.BatchError

@@ -11,7 +11,7 @@
 //
 // Two goroutines share a generation. The one Supervise calls owns everything synchronous on the channel (qos, consume, cancel,
 // close) and decides: growth, pause, shutdown, loss (generation.go, stop.go). The other one takes the deliveries, runs the handler
-// and settles (work.go, handle.go, take.go), so a message changes goroutines nowhere and a handler that never returns holds up
+// and settles (take.go, batch.go, handle.go, notnow.go), so a message changes goroutines nowhere and a handler that never returns holds up
 // nothing but itself. A third one only watches the clock of a shutdown. What they share is the settler (settle.go), behind its lock.
 //
 // # Settling

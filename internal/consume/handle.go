@@ -68,7 +68,7 @@ func (g *generation) attempt(base handlerContext) (passed bool, stays error) {
 func (g *generation) settle(ctx context.Context, base handlerContext, it *item, err error) (passed bool, stays error) {
 	if g.out.dead() {
 		g.loop.stale.Add(1)
-		g.stale(it)
+		g.logStale(it)
 		return false, nil
 	}
 	if it.cause == nil {
@@ -90,7 +90,7 @@ func (g *generation) settle(ctx context.Context, base handlerContext, it *item, 
 func (g *generation) acked(it *item) {
 	g.ripen()
 	if !g.out.done(it.d.DeliveryTag) {
-		g.stale(it)
+		g.logStale(it)
 		return
 	}
 	g.loop.handled.Add(1)
@@ -131,7 +131,7 @@ func (g *generation) bury(ctx context.Context, it *item) (stays error) {
 		}
 	}
 	if !sent {
-		g.stale(it)
+		g.logStale(it)
 		return nil
 	}
 	g.loop.failed.Add(1)
@@ -172,7 +172,7 @@ func (g *generation) timedOut(ctx context.Context, err error) error {
 	return fmt.Errorf("%w (HandlerTimeout of %v has passed)", err, g.cfg.HandlerTimeout)
 }
 
-func (g *generation) stale(it *item) {
+func (g *generation) logStale(it *item) {
 	g.log.Warn("a handler finished after its channel was lost; its message comes again", "message", it.d.MessageId)
 }
 
@@ -210,7 +210,7 @@ func (g *generation) buryHand() {
 			g.loop.failed.Add(1)
 			g.logFailed(it)
 		} else {
-			g.stale(it)
+			g.logStale(it)
 		}
 	}
 	g.drop()
