@@ -35,13 +35,14 @@ func tell(tale *telemetry.Publishing, err error) {
 // errorType returns a word for the outcome of a publish, out of few, and whether the message was handed over and not
 // refused for what it is.
 func errorType(err error) (kind string, sent bool) {
+	if err == nil {
+		return "", true // before what follows is allocated
+	}
 	var (
 		returned *ReturnedError
 		topology *TopologyError
 	)
 	switch {
-	case err == nil:
-		return "", true
 	case errors.Is(err, ErrUnknown):
 		return "unknown", true
 	case errors.As(err, &returned):
