@@ -21,85 +21,36 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/warrenmq/warren/internal/testenv/sight"
 )
 
 // lab is a T whose tales are kept in memory.
 type lab struct {
 	*T
-	tb     testing.TB
-	spans  *tracetest.InMemoryExporter
-	tracer trace.Tracer
-	reader *sdkmetric.ManualReader
+	*sight.Sight
 }
 
 var all = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 
 func newLab(tb testing.TB) *lab {
-	l := &lab{tb: tb, spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
-	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(l.spans))
-	mp := sdkmetric.NewMeterProvider(sdkmetric.WithReader(l.reader))
-	tb.Cleanup(func() {
-		require.NoError(tb, tp.Shutdown(context.Background()))
-		require.NoError(tb, mp.Shutdown(context.Background()))
-	})
-	l.tracer = tp.Tracer("test")
-	l.T = New(Config{TracerProvider: tp, MeterProvider: mp, Propagator: all})
-	return l
+	s := sight.New(tb)
+	return &lab{New(Config{TracerProvider: s.TracerProvider, MeterProvider: s.MeterProvider, Propagator: s.Propagator}), s}
 }
 
 // metric returns the sums of a metric, for a histogram the counts, by the named attribute's value.
 func (l *lab) metric(name string, by attribute.Key) map[string]float64 {
-	var rm metricdata.ResourceMetrics
-	require.NoError(l.tb, l.reader.Collect(context.Background(), &rm))
-	out := map[string]float64{}
-	note := func(set attribute.Set, v float64) {
-		value, _ := set.Value(by)
-		out[value.String()] += v
-	}
-	for _, sm := range rm.ScopeMetrics {
-		for _, m := range sm.Metrics {
-			if m.Name != name {
-				continue
-			}
-			switch data := m.Data.(type) {
-			case metricdata.Sum[int64]:
-				for _, p := range data.DataPoints {
-					note(p.Attributes, float64(p.Value))
-				}
-			case metricdata.Sum[float64]:
-				for _, p := range data.DataPoints {
-					note(p.Attributes, p.Value)
-				}
-			case metricdata.Gauge[int64]:
-				for _, p := range data.DataPoints {
-					note(p.Attributes, float64(p.Value))
-				}
-			case metricdata.Histogram[float64]:
-				for _, p := range data.DataPoints {
-					note(p.Attributes, float64(p.Count))
-				}
-			}
-		}
-	}
-	return out
+	return l.Metric(name, string(by))
 }
 
-func attributes(kvs []attribute.KeyValue) map[string]string {
-	out := map[string]string{}
-	for _, kv := range kvs {
-		out[string(kv.Key)] = kv.Value.String()
-	}
-	return out
-}
+func attributes(kvs []attribute.KeyValue) map[string]string { return sight.Attributes(kvs) }
 
 func TestPublishTellsByTheConventions(t *testing.T) {
 	l := newLab(t)
-	ctx, root := l.tracer.Start(t.Context(), "root")
+	ctx, root := l.Tracer.Start(t.Context(), "root")
 	msg := amqp.Publishing{MessageId: "m-1", CorrelationId: "c-1", Body: []byte("12345")}
 	p := l.Publish(ctx, "orders", "order.created", msg.Headers)
 	require.True(t, p.Inject(&msg))
@@ -110,7 +61,7 @@ func TestPublishTellsByTheConventions(t *testing.T) {
 	p.End("returned", errors.New("no queue took it"), true)
 	root.End()
 
-	span := l.spans.GetSpans()[0]
+	span := l.Spans()[0]
 	require.Equal(t, "publish orders", span.Name)
 	require.Equal(t, trace.SpanKindProducer, span.SpanKind)
 	require.Equal(t, root.SpanContext().SpanID(), span.Parent.SpanID())
@@ -153,7 +104,7 @@ func TestACarriedContextIsKept(t *testing.T) {
 		ctx := t.Context()
 		if traced {
 			var root trace.Span
-			ctx, root = l.tracer.Start(ctx, "root")
+			ctx, root = l.Tracer.Start(ctx, "root")
 			defer root.End()
 		}
 		msg := amqp.Publishing{Headers: amqp.Table{"traceparent": carried}}
@@ -161,7 +112,7 @@ func TestACarriedContextIsKept(t *testing.T) {
 		require.False(t, p.Inject(&msg))
 		require.Equal(t, amqp.Table{"traceparent": carried}, msg.Headers)
 		p.End("", nil, true)
-		span := l.spans.GetSpans()[0]
+		span := l.Spans()[0]
 		if traced {
 			require.NotEqual(t, "0af7651916cd43dd8448eb211c80319c", span.SpanContext.TraceID().String())
 			require.Equal(t, "b7ad6b7169203331", span.Links[0].SpanContext.SpanID().String())
@@ -174,7 +125,7 @@ func TestACarriedContextIsKept(t *testing.T) {
 
 func TestProcessTellsByTheConventions(t *testing.T) {
 	l := newLab(t)
-	run, outer := l.tracer.Start(t.Context(), "the worker's run")
+	run, outer := l.Tracer.Start(t.Context(), "the worker's run")
 	c := l.Consumer("orders.work")
 	d := amqp.Delivery{MessageId: "m-1", CorrelationId: "c-1", RoutingKey: "order.created", DeliveryTag: 7, Redelivered: true, Body: []byte("123"),
 		Headers: amqp.Table{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": "tenant=a"}}
@@ -183,7 +134,7 @@ func TestProcessTellsByTheConventions(t *testing.T) {
 	require.Equal(t, "0af7651916cd43dd8448eb211c80319c", trace.SpanContextFromContext(ctx).TraceID().String())
 	p.Returned("error")
 	p.End("error", errors.New("no"))
-	span := l.spans.GetSpans()[0]
+	span := l.Spans()[0]
 	require.Equal(t, "process orders.work", span.Name)
 	require.Equal(t, trace.SpanKindConsumer, span.SpanKind)
 	require.Equal(t, "b7ad6b7169203331", span.Parent.SpanID().String())
@@ -198,7 +149,7 @@ func TestProcessTellsByTheConventions(t *testing.T) {
 	_, p = c.Process(run, &amqp.Delivery{})
 	p.Returned("")
 	p.End("", nil)
-	span = l.spans.GetSpans()[1]
+	span = l.Spans()[1]
 	require.False(t, span.Parent.IsValid())
 	require.NotEqual(t, outer.SpanContext().TraceID(), span.SpanContext.TraceID())
 	require.Equal(t, map[string]float64{"error": 1, "": 1}, l.metric(metricProcess, keyErrorType))
@@ -222,7 +173,7 @@ func TestABatchIsLinkedToItsMessages(t *testing.T) {
 	require.True(t, trace.SpanContextFromContext(ctx).IsValid())
 	p.Returned("")
 	p.End("", nil)
-	span := l.spans.GetSpans()[0]
+	span := l.Spans()[0]
 	require.False(t, span.Parent.IsValid())
 	require.Equal(t, "3", attributes(span.Attributes)["messaging.batch.message_count"])
 	var linked []string
@@ -257,10 +208,10 @@ func TestHostileHeaders(t *testing.T) {
 			require.Zero(t, baggage.FromContext(ctx).Len())
 			require.True(t, trace.SpanContextFromContext(ctx).IsValid())
 			p.End("", nil)
-			require.False(t, l.spans.GetSpans()[0].Parent.IsValid())
+			require.False(t, l.Spans()[0].Parent.IsValid())
 			_, p = l.Consumer("q").ProcessBatch(t.Context(), []amqp.Delivery{d, d})
 			p.End("", nil)
-			require.Empty(t, l.spans.GetSpans()[1].Links)
+			require.Empty(t, l.Spans()[1].Links)
 			out := l.Publish(t.Context(), "", "q", headers)
 			msg := amqp.Publishing{Headers: headers}
 			out.Inject(&msg)
@@ -433,11 +384,9 @@ func TestGlobalSetLater(t *testing.T) {
 	p := tel.Publish(t.Context(), "x", "k", nil)
 	require.False(t, p.Told())
 
-	exporter, reader := tracetest.NewInMemoryExporter(), sdkmetric.NewManualReader()
-	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-	mp := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	otel.SetTracerProvider(tp)
-	otel.SetMeterProvider(mp)
+	seen := sight.New(t)
+	otel.SetTracerProvider(seen.TracerProvider)
+	otel.SetMeterProvider(seen.MeterProvider)
 	otel.SetTextMapPropagator(all)
 
 	msg := amqp.Publishing{}
@@ -446,11 +395,8 @@ func TestGlobalSetLater(t *testing.T) {
 	require.True(t, p.Inject(&msg))
 	require.Equal(t, []string{"traceparent"}, slices.Collect(maps.Keys(msg.Headers)))
 	p.End("", nil, true)
-	require.Len(t, exporter.GetSpans(), 1)
-	l := &lab{T: tel, tb: t, reader: reader}
-	require.Equal(t, map[string]float64{"x": 1}, l.metric(metricSent, keyDestination))
-	require.NoError(t, tp.Shutdown(context.Background()))
-	require.NoError(t, mp.Shutdown(context.Background()))
+	require.Len(t, seen.Spans(), 1)
+	require.Equal(t, map[string]float64{"x": 1}, seen.Metric(metricSent, string(keyDestination)))
 }
 
 // FuzzExtract: no headers make it panic, or find a context that is not valid.
