@@ -45,18 +45,23 @@ func (e *ReturnedError) Error() string {
 
 // TopologyError says that an entity is not on the broker as it was described: another value of an argument exists (406),
 // the right to declare it is missing (403), or two descriptions of one Conn contradict each other. Retrying does not
-// help: it is permanent.
+// help: it is permanent. Verify also returns it for what is missing (404), and for what RabbitMQ 4.3 refuses, which then
+// has no existing value.
 type TopologyError struct {
 	Entity           string // `queue "images"`
 	Argument         string // the argument or property that differs, when the broker names one
 	Wanted, Existing string // its two values as text
-	Err              error  // the *amqp.Error, when the broker said it
+	Err              error  // the *amqp.Error, when the broker said it; otherwise, from Verify, why a later one will
 }
 
 func (e *TopologyError) Error() string {
 	var b strings.Builder
 	b.WriteString("reconnect: " + e.Entity)
-	if e.Argument != "" {
+	switch {
+	case e.Argument == "":
+	case isLint(e.Err):
+		fmt.Fprintf(&b, ": %s: wanted %s", e.Argument, visible(e.Wanted))
+	default:
 		fmt.Fprintf(&b, ": %s: wanted %s, existing %s", e.Argument, visible(e.Wanted), visible(e.Existing))
 	}
 	if e.Err != nil {

@@ -47,8 +47,11 @@ func (it item) mode() Declare {
 
 // plugin reports whether the item creates an exchange of a kind that not every broker has.
 func (it item) plugin() bool {
-	builtin := []string{amqp.ExchangeDirect, amqp.ExchangeFanout, amqp.ExchangeTopic, amqp.ExchangeHeaders}
-	return it.exchange != nil && it.exchange.Declare == Active && !slices.Contains(builtin, it.exchange.Kind)
+	return it.exchange != nil && it.exchange.Declare == Active && !builtin(it.exchange.Kind)
+}
+
+func builtin(kind string) bool {
+	return slices.Contains([]string{amqp.ExchangeDirect, amqp.ExchangeFanout, amqp.ExchangeTopic, amqp.ExchangeHeaders}, kind)
 }
 
 // alternateExchange is the argument behind Exchange.Alternate.
