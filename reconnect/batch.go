@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // PublishBatch publishes msgs in their order, without waiting for each, and returns nil when all were confirmed, otherwise
@@ -22,21 +24,22 @@ import (
 // the rest was not sent. The bodies must not change before it has returned.
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []Message) error {
 	b := &batch{p: p, msgs: msgs, progress: time.Now()}
+	b.began = b.progress
 	switch {
 	case !p.conn.calls.enter():
-		return b.none(ErrClosed)
+		return b.none(ctx, ErrClosed)
 	case ctx.Err() != nil:
 		p.conn.calls.leave()
-		return b.none(ended(ctx))
+		return b.none(ctx, ended(ctx))
 	}
 	defer p.conn.calls.leave()
 	if !p.admit(0) {
-		return b.none(ErrBusy)
+		return b.none(ctx, ErrBusy)
 	}
 	defer p.dismiss(0)
-	b.validate()
+	b.validate(ctx)
 	b.run(ctx)
-	b.rest()
+	b.rest(ctx)
 	if b.errs == nil {
 		return nil
 	}
@@ -45,9 +48,10 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []Message) error {
 
 // batch is one PublishBatch: a sequence of steps of one goroutine.
 type batch struct {
-	p    *Publisher
-	msgs []Message
-	errs BatchError // nil as long as nothing failed
+	p     *Publisher
+	began time.Time
+	msgs  []Message
+	errs  BatchError // nil as long as nothing failed
 
 	next   int       // the first of msgs that was not taken yet
 	held   *parcel   // taken, and to be sent before anything else
@@ -67,12 +71,13 @@ type parcel struct {
 	sent    time.Time
 	history history
 	flight  *flight
+	tale    telemetry.Publishing
 }
 
 // none is the outcome of a batch of which nothing was sent.
-func (b *batch) none(err error) error {
+func (b *batch) none(ctx context.Context, err error) error {
 	b.over = err
-	b.rest()
+	b.rest(ctx)
 	if b.errs == nil {
 		return nil
 	}
@@ -89,10 +94,10 @@ func (b *batch) fail(index int, err error) {
 	b.errs[index] = err
 }
 
-func (b *batch) validate() {
+func (b *batch) validate(ctx context.Context) {
 	for i := range b.msgs {
 		if err := b.p.validate(&b.msgs[i]); err != nil {
-			b.fail(i, b.msgs[i].fail(err))
+			b.unsent(ctx, i, err)
 		}
 	}
 }
@@ -104,7 +109,7 @@ func (b *batch) run(ctx context.Context) {
 			b.conclude(b.landed(ctx))
 			continue
 		}
-		next := b.take()
+		next := b.take(ctx)
 		switch {
 		case next != nil && b.trySend(next):
 		case len(b.flying) > 0:
@@ -121,7 +126,7 @@ func (b *batch) run(ctx context.Context) {
 }
 
 // take returns what has to be sent next, or nil when there is nothing more.
-func (b *batch) take() *parcel {
+func (b *batch) take(ctx context.Context) *parcel {
 	if b.over != nil {
 		return nil
 	}
@@ -140,7 +145,10 @@ func (b *batch) take() *parcel {
 		}
 		next := b.parcel()
 		*next = parcel{Message: b.msgs[b.next], index: b.next, sent: time.Now()}
+		next.tale = b.p.conn.telemetry.Publish(ctx, next.Exchange, next.Key, next.Headers)
+		next.history.tale = &next.tale
 		b.p.complete(&next.Message, next.sent)
+		b.p.describe(&next.Message, &next.tale)
 		b.next++
 		return next
 	}
@@ -255,12 +263,13 @@ func (b *batch) judge(x *parcel, o outcome) []*parcel {
 
 func (b *batch) done(x *parcel, err error) {
 	b.fail(x.index, err)
+	tell(&x.tale, err)
 	*x = parcel{}
 	b.free = append(b.free, x)
 }
 
 // rest gives what was not sent, or not again, its error.
-func (b *batch) rest() {
+func (b *batch) rest(ctx context.Context) {
 	if b.over == nil {
 		return
 	}
@@ -272,17 +281,26 @@ func (b *batch) rest() {
 		b.redo = slices.Insert(b.redo, 0, b.held)
 	}
 	for _, x := range b.redo {
+		err := x.Message.fail(reasons...)
 		if doubt := x.history.doubt(); doubt != nil {
-			b.fail(x.index, x.Message.fail(append(append([]error{ErrUnknown}, reasons...), doubt)...))
-		} else {
-			b.fail(x.index, x.Message.fail(reasons...))
+			err = x.Message.fail(append(append([]error{ErrUnknown}, reasons...), doubt)...)
 		}
+		b.done(x, err)
 	}
 	for i := b.next; i < len(b.msgs); i++ {
 		if b.errs == nil || b.errs[i] == nil {
-			b.fail(i, b.msgs[i].fail(reasons...))
+			b.unsent(ctx, i, reasons...)
 		}
 	}
+}
+
+// unsent is the end of a message that was not sent at all.
+func (b *batch) unsent(ctx context.Context, index int, reasons ...error) {
+	m := &b.msgs[index]
+	err := m.fail(reasons...)
+	b.fail(index, err)
+	kind, _ := errorType(err)
+	b.p.conn.telemetry.Unsent(ctx, m.Exchange, m.Key, kind, b.began)
 }
 
 // notSent is why the messages of a batch are not sent that come after one that stays in doubt. It is not ErrUnknown, and

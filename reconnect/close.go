@@ -43,6 +43,7 @@ func (c *Conn) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
 	c.end(ErrClosed)
+	c.observed.stop()
 	workers := c.workers.shut(ctx)
 	links := append([]*link{c.publishing, c.consuming}, c.unreadable.shut()...)
 	for _, l := range links {

@@ -15,6 +15,11 @@ import (
 	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // Config says how a Conn connects and what holds for everything that stands on it. The zero value is complete and safe.
@@ -82,6 +87,18 @@ type Config struct {
 	// Logger is told changes of state and failures, among them each message that is dead-lettered, but nothing of a
 	// message that goes well. Default slog.Default().
 	Logger *slog.Logger
+
+	// TracerProvider makes the spans: of each publish, and of each call of a handler. Default, here and for the two below:
+	// OpenTelemetry's global one, also when that is set later. Without any, none of them costs anything.
+	TracerProvider trace.TracerProvider
+
+	// MeterProvider takes the metrics of links, publishes and handlers.
+	MeterProvider metric.MeterProvider
+
+	// Propagator puts the trace context into the headers of what is published, and takes it from those of what comes,
+	// before the handler is called. It works without a TracerProvider, too: what a caller's context carries reaches the
+	// handler's. A message that carries a context keeps it. Baggage, or any other part, of more than 8 KB is left out.
+	Propagator propagation.TextMapPropagator
 }
 
 const (
@@ -151,7 +168,13 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	t := cfg.telemetry().WithDefaults()
+	cfg.TracerProvider, cfg.MeterProvider, cfg.Propagator = t.TracerProvider, t.MeterProvider, t.Propagator
 	return cfg
+}
+
+func (cfg Config) telemetry() telemetry.Config {
+	return telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator}
 }
 
 func setDefault[T comparable](field *T, value func() T) {

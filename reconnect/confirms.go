@@ -22,6 +22,7 @@ type confirms struct {
 	returns  chan amqp.Return
 	onRefuse func(*loss) // told of a channel error before anybody else is
 	stalls   *stalls     // told of what is confirmed
+	open     *openChannels
 
 	dead  chan struct{} // closed once the channel is gone and loss is set
 	loss  *loss
@@ -65,13 +66,13 @@ var (
 )
 
 // openConfirms opens a channel in confirm mode. It blocks until the broker has answered or the connection is lost.
-func openConfirms(s *session, window int, onRefuse func(*loss), stalls *stalls) (*confirms, error) {
+func openConfirms(s *session, window int, onRefuse func(*loss), conn *Conn) (*confirms, error) {
 	written := s.sock.Written()
 	ch, err := s.conn.Channel()
 	if err != nil {
 		return nil, s.lossOr(err)
 	}
-	c := &confirms{session: s, ch: ch, onRefuse: onRefuse, stalls: stalls, dead: make(chan struct{}), aside: make(chan struct{}),
+	c := &confirms{session: s, ch: ch, onRefuse: onRefuse, stalls: &conn.stalls, open: &conn.channels, dead: make(chan struct{}), aside: make(chan struct{}),
 		slots: make(chan struct{}, window), line: make(chan struct{}, 1), flights: make(map[string]*flight)}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	c.returns = ch.NotifyReturn(make(chan amqp.Return, window))
@@ -80,7 +81,9 @@ func openConfirms(s *session, window int, onRefuse func(*loss), stalls *stalls) 
 		return nil, s.lossOr(err)
 	}
 	s.noteRead(written)
+	c.open.add(c)
 	if !s.spawn(func() { c.watch(closed) }) {
+		c.open.remove(c)
 		return nil, ErrClosed // and the channel with the connection
 	}
 	return c, nil
@@ -90,6 +93,7 @@ func openConfirms(s *session, window int, onRefuse func(*loss), stalls *stalls) 
 // confirmations, so whoever finds one not acknowledged waits for this record before it takes its message out of flights.
 func (c *confirms) watch(closed <-chan *amqp.Error) {
 	err := <-closed // nil after a close of our own
+	c.open.remove(c)
 	c.sending.Lock()
 	c.mu.Lock()
 	c.ended = true

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/telemetry"
 	"github.com/warrenmq/warren/internal/wire"
 )
 
@@ -36,6 +38,11 @@ type Conn struct {
 	stalls    stalls
 
 	unreadable *unreadable
+
+	telemetry *telemetry.T
+	observed  watchers
+	callers   atomic.Int64 // publishes in progress
+	channels  openChannels // in confirm mode
 
 	closing  sync.Once
 	closed   chan struct{} // closed when Close has done its work
@@ -66,6 +73,8 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.consuming.creating = c.publishing.creating
 	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
 	c.consuming.onUnreadable = c.unreadable.lostLink
+	c.telemetry = telemetry.New(cfg.telemetry())
+	c.observe()
 	if cfg.Lazy {
 		return c, nil
 	}
@@ -175,7 +184,7 @@ func (c *Conn) Channel(ctx context.Context) (*amqp.Channel, error) {
 // Inspect returns the number of messages that are ready in a queue and of its consumers, both as the broker knows them
 // now. A queue that does not exist is an *amqp.Error with code 404. It blocks until the broker answers or ctx ends.
 func (c *Conn) Inspect(ctx context.Context, queue string) (amqp.Queue, error) {
-	if err := errors.Join(wire.ShortString("queue", queue), notEmpty("queue", queue)); err != nil {
+	if err := errors.Join(shortQueueName(queue)...); err != nil {
 		return amqp.Queue{}, fmt.Errorf("reconnect: inspect: %w", err)
 	}
 	if !c.calls.enter() {
@@ -196,6 +205,10 @@ func (c *Conn) Inspect(ctx context.Context, queue string) (amqp.Queue, error) {
 		return amqp.Queue{}, fmt.Errorf("reconnect: inspect %q: %w", queue, err)
 	}
 	return <-result, nil
+}
+
+func shortQueueName(queue string) []error {
+	return []error{wire.ShortString("queue", queue), notEmpty("queue", queue)}
 }
 
 func notEmpty(field, value string) error {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // outcome is what became of a message that was sent.
@@ -20,6 +22,7 @@ type outcome struct {
 type history struct {
 	lost    error // one was lost with the connection: it may have arrived
 	refused *loss // one was on a channel that the broker closed over a message: this one, or another
+	tale    *telemetry.Publishing
 }
 
 // doubt returns why an earlier attempt may have arrived, nil when none may.
@@ -120,6 +123,7 @@ func (p *Publisher) conclude(m *Message, c *confirms, h *history, o outcome) ver
 	default:
 		h.lost = l.why
 	}
+	h.tale.Again(o.loss.why)
 	return verdict{again: true}
 }
 

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/backoff"
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // Publisher publishes with confirmations, on the publishing link. It is safe for any number of goroutines, which share one
@@ -74,7 +75,7 @@ func newPublisher(c *Conn, cfg PublisherConfig) *Publisher {
 
 // openGuarded opens a channel and has guard watch over it.
 func (p *Publisher) openGuarded(s *session, window int, guard func(*confirms)) (*confirms, error) {
-	c, err := openConfirms(s, window, p.conn.refused.suspect, &p.conn.stalls)
+	c, err := openConfirms(s, window, p.conn.refused.suspect, p.conn)
 	if err == nil && !s.spawn(func() { guard(c) }) {
 		return nil, ErrClosed // and the channel with the connection
 	}
@@ -102,7 +103,17 @@ func (p *Publisher) openGuarded(s *session, window int, guard func(*confirms)) (
 //
 // Only with ErrUnknown, and with ErrRefused behind several queues, may sending it again duplicate it.
 func (p *Publisher) Publish(ctx context.Context, exchange, key string, msg amqp.Publishing) error {
-	m := Message{Exchange: exchange, Key: key, Publishing: msg}
+	// One allocation for both: the message is on the heap in any case.
+	call := struct {
+		message Message
+		tale    telemetry.Publishing
+	}{Message{Exchange: exchange, Key: key, Publishing: msg}, p.conn.telemetry.Publish(ctx, exchange, key, msg.Headers)}
+	err := p.publish(ctx, &call.message, &call.tale)
+	tell(&call.tale, err)
+	return err
+}
+
+func (p *Publisher) publish(ctx context.Context, m *Message, tale *telemetry.Publishing) error {
 	if !p.conn.calls.enter() {
 		return m.fail(ErrClosed)
 	}
@@ -111,16 +122,18 @@ func (p *Publisher) Publish(ctx context.Context, exchange, key string, msg amqp.
 		return m.fail(ended(ctx))
 	}
 	now := time.Now()
-	if err := p.validate(&m); err != nil {
+	if err := p.validate(m); err != nil {
 		slowDown(ctx)
 		return m.fail(err)
 	}
-	p.complete(&m, now)
-	if !p.admit(len(msg.Body)) {
+	p.complete(m, now)
+	size := len(m.Body)
+	if !p.admit(size) {
 		return m.fail(ErrBusy)
 	}
-	defer p.dismiss(len(msg.Body))
-	return p.deliver(ctx, &m, p.endOf(ctx, now))
+	defer p.dismiss(size)
+	p.describe(m, tale)
+	return p.deliver(ctx, m, p.endOf(ctx, now), tale)
 }
 
 // slowDown keeps a caller for a moment whose message failed without having been sent: one that does so in a tight loop
@@ -129,6 +142,7 @@ func slowDown(ctx context.Context) { _ = backoff.Sleep(ctx, time.Millisecond) }
 
 // admit counts a call with so many bytes, or reports that the bounds of what waits are reached.
 func (p *Publisher) admit(bytes int) bool {
+	p.conn.callers.Add(1)
 	calls, sum := p.calls.Add(1), p.bytes.Add(int64(bytes))
 	tooMany := p.cfg.MaxWaiting >= 0 && calls > int64(p.cfg.MaxWaiting)
 	tooMuch := p.cfg.MaxWaitingBytes >= 0 && bytes > 0 && sum > int64(max(p.cfg.MaxWaitingBytes, bytes))
@@ -140,6 +154,7 @@ func (p *Publisher) admit(bytes int) bool {
 }
 
 func (p *Publisher) dismiss(bytes int) {
+	p.conn.callers.Add(-1)
 	p.calls.Add(-1)
 	p.bytes.Add(-int64(bytes))
 }
@@ -154,8 +169,8 @@ func (p *Publisher) endOf(ctx context.Context, now time.Time) time.Time {
 
 // deliver sends m and sees to its outcome. What a message usually needs is tried without waiting first, since a context
 // that holds Timeout costs as much as half of a publish.
-func (p *Publisher) deliver(ctx context.Context, m *Message, end time.Time) error {
-	var h history
+func (p *Publisher) deliver(ctx context.Context, m *Message, end time.Time, tale *telemetry.Publishing) error {
+	h := history{tale: tale}
 	if c := p.ready(m); c != nil {
 		f, err := c.trySend(m, !p.cfg.AllowUnroutable)
 		if f != nil {

@@ -92,7 +92,7 @@ func (p *Publisher) quarantineChannel(ctx context.Context, s *session) (*confirm
 	var opened *confirms
 	var met atomic.Bool // set by the opener and by a caller who gives up: the second of them sees to the channel
 	err := s.do(ctx, func(context.Context) error {
-		c, err := openConfirms(s, 1, func(*loss) {}, &p.conn.stalls)
+		c, err := openConfirms(s, 1, func(*loss) {}, p.conn)
 		if err != nil {
 			return openingError{err}
 		}

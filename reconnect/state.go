@@ -47,6 +47,7 @@ type board struct {
 	mu      sync.Mutex
 	states  map[any]State // by the one it is about: a link's role or a *supervised
 	order   []any
+	links   map[any]*linkTimes
 	pending []any         // whose change the hook was not told yet, oldest first, each once; or a last State
 	wake    chan struct{} // capacity 1
 	stop    chan struct{}
@@ -54,7 +55,7 @@ type board struct {
 }
 
 func newBoard(hook func(State)) *board {
-	b := &board{hook: hook, states: map[any]State{}, wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+	b := &board{hook: hook, states: map[any]State{}, links: map[any]*linkTimes{}, wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
 	if hook == nil {
 		close(b.stopped)
 		return b
@@ -93,6 +94,8 @@ func (b *board) put(who any, s State) {
 	s.Since = time.Now()
 	if known && old.Phase == s.Phase {
 		s.Since = old.Since
+	} else if role, isLink := who.(string); isLink {
+		b.times(role).change(old, s)
 	}
 	if !known {
 		b.order = append(b.order, who)

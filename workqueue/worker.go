@@ -82,8 +82,9 @@ func newWorker(conn *reconnect.Conn, q Queue, cfg WorkerConfig, handler func(*co
 		Supervise: func(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {
 			return conn.Supervise(ctx, name, topology, fn)
 		},
-		DeadLetter: deadLetter,
-		Logger:     common.Logger,
+		DeadLetter:     deadLetter,
+		Logger:         common.Logger,
+		TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator,
 	}
 	handler(&c)
 	loop, loopFaults := consume.New(c)

@@ -1,20 +1,39 @@
 package consume
 
 import (
-	"context"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // attemptBatch is attempt for what a batch worker has in hand: those not handled yet are handed over together, then every
 // message is settled in order. What stays is the barrier of the prefix: later ones that are done are acknowledged one by one. While the
 // gate is narrow only the first is handed over, the others just stay.
-func (g *generation) attemptBatch(ctx context.Context, base handlerContext) (passed bool, stays error) {
+func (g *generation) attemptBatch(base handlerContext, deadline time.Time) (passed bool, stays error) {
 	limit := len(g.hand)
 	if g.loop.gate.narrow() {
 		limit = 1
 	}
-	errs := g.callBatch(ctx, limit)
+	within, tale := base, telemetry.Processing{}
+	ds := g.untried(limit)
+	if len(ds) > 0 {
+		within, tale = g.loop.tell.ProcessBatch(base, ds)
+	}
+	ctx := newCallCtx(within, deadline)
+	defer ctx.end()
+	kind, err := errorTypeGoexit, error(nil)
+	defer func() { tale.End(kind, err) }()
+	var errs []error
+	if len(ds) > 0 {
+		err = g.guard(func() error { return g.cfg.Batch(ctx, ds) })
+		errs = splitBatch(err, len(ds))
+	}
+	if kind = ""; tale.Told() {
+		kind = errorType(ctx, err)
+		tale.Returned(kind)
+	}
 	g.out.hold(0)
 	kept := g.hand[:0]
 	for i, it := range g.hand {
@@ -49,18 +68,13 @@ func longer(a, b error) bool {
 	return da > db
 }
 
-// callBatch calls the handler with what of the first limit was not handled yet, and returns an error for each of these.
-func (g *generation) callBatch(ctx context.Context, limit int) []error {
+// untried returns what of the first limit was not handled yet.
+func (g *generation) untried(limit int) []amqp.Delivery {
 	ds := make([]amqp.Delivery, 0, limit) // the handler's: it may keep or sort it
 	for i := range limit {
 		if g.hand[i].cause == nil {
 			ds = append(ds, g.hand[i].d)
 		}
 	}
-	n := len(ds)
-	if n == 0 {
-		return nil
-	}
-	err := g.guard(func() error { return g.cfg.Batch(ctx, ds) })
-	return splitBatch(err, n)
+	return ds
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Handler handles one message. Its error decides what becomes of the message (see the package comment).
@@ -65,6 +68,11 @@ type Config struct {
 	DeadLetter func(ctx context.Context, d amqp.Delivery, cause error) error
 
 	Logger *slog.Logger // nil: slog.Default()
+
+	// Where telemetry goes; nil: OpenTelemetry's global ones.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	Propagator     propagation.TextMapPropagator
 }
 
 // withDefaults returns c with what was left out filled in, or all that is wrong with it.

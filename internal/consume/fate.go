@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,6 +34,27 @@ func judge(err error, ended bool) fate {
 	default:
 		return dead
 	}
+}
+
+// errorTypeGoexit is the errorType of a handler that ended its goroutine.
+const errorTypeGoexit = "goexit"
+
+// errorType returns a word, out of few, for what a handler returned whose context is ctx.
+func errorType(ctx context.Context, err error) string {
+	var p *panicError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &p):
+		return "panic"
+	case isNotNow(err):
+		return "not_now"
+	case errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return "timeout"
+	case isPermanent(err):
+		return "permanent"
+	}
+	return "error"
 }
 
 func isNotNow(err error) bool {

@@ -47,27 +47,42 @@ func (g *generation) attempt(base handlerContext) (passed bool, stays error) {
 	if g.cfg.HandlerTimeout > 0 {
 		deadline = time.Now().Add(g.cfg.HandlerTimeout)
 	}
-	ctx := newCallCtx(base, deadline)
-	defer ctx.end()
 	if g.cfg.Batch != nil {
-		return g.attemptBatch(ctx, base)
+		return g.attemptBatch(base, deadline)
 	}
 	it := &g.hand[0]
-	var err error
 	if it.cause == nil {
-		err = g.invoke(ctx, it.d)
+		passed, stays = g.attemptOne(base, deadline, it)
+	} else {
+		ctx := newCallCtx(base, deadline)
+		defer ctx.end()
+		_, stays = g.settle(ctx, base, it, nil)
 	}
-	passed, stays = g.settle(ctx, base, it, err)
 	if stays == nil {
 		g.drop()
 	}
 	return passed, stays
 }
 
+// attemptOne calls the handler with it and settles by its answer.
+func (g *generation) attemptOne(base handlerContext, deadline time.Time, it *item) (passed bool, stays error) {
+	within, tale := g.loop.tell.Process(base, &it.d)
+	ctx := newCallCtx(within, deadline)
+	defer ctx.end()
+	kind, err := errorTypeGoexit, error(nil)
+	defer func() { tale.End(kind, err) }()
+	err = g.invoke(ctx, it.d)
+	if kind = ""; tale.Told() {
+		kind = errorType(ctx, err)
+		tale.Returned(kind)
+	}
+	return g.settle(ctx, base, it, err)
+}
+
 // settle settles it by err, its handler's answer. stays is not nil when the message stays in hand.
 func (g *generation) settle(ctx context.Context, base handlerContext, it *item, err error) (passed bool, stays error) {
 	if g.out.dead() {
-		g.loop.stale.Add(1)
+		g.loop.countStale(1)
 		g.logStale(it)
 		return false, nil
 	}
@@ -93,7 +108,7 @@ func (g *generation) acked(it *item) {
 		g.logStale(it)
 		return
 	}
-	g.loop.handled.Add(1)
+	g.loop.countHandled()
 }
 
 // ripen counts a message that is about to be settled, for the slow start. When the prefetch may grow, acknowledgements are
@@ -134,7 +149,7 @@ func (g *generation) bury(ctx context.Context, it *item) (stays error) {
 		g.logStale(it)
 		return nil
 	}
-	g.loop.failed.Add(1)
+	g.loop.countFailed()
 	g.logFailed(it)
 	return nil
 }
@@ -207,7 +222,7 @@ func (g *generation) buryHand() {
 			it.cause = errGoexit
 		}
 		if g.out.reject(it.d.DeliveryTag) {
-			g.loop.failed.Add(1)
+			g.loop.countFailed()
 			g.logFailed(it)
 		} else {
 			g.logStale(it)

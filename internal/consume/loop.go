@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/report"
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // Loop consumes one queue with several workers. It is made by New, and runs while Run does.
@@ -40,7 +41,10 @@ func New(cfg Config) (*Loop, error) {
 		return nil, err
 	}
 	log := cfg.Logger.With("queue", cfg.Queue)
+	t := telemetry.New(telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator})
 	return &Loop{
+		counters: counters{tell: t.Consumer(cfg.Queue)},
+
 		cfg:     cfg,
 		log:     log,
 		mark:    mark{queue: cfg.Queue, ordered: cfg.Ordered},

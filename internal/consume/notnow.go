@@ -93,6 +93,8 @@ func (g *generation) wait(base handlerContext, s *spell, bound time.Time, err er
 	if !named {
 		wake = g.loop.gate.wide()
 	}
+	began := time.Now()
+	defer func() { g.loop.tell.NotNow(time.Since(began)) }()
 	return g.sleep(s, d, bound, wake)
 }
 

@@ -122,7 +122,7 @@ func (s *settler) done(tag uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone.Load() {
-		s.count.stale.Add(1)
+		s.count.countStale(1)
 		return false
 	}
 	switch {
@@ -159,7 +159,7 @@ func (s *settler) back(tag uint64) bool {
 	if !s.send(1, func() error { return s.to.Nack(tag, false, true) }) {
 		return false
 	}
-	s.count.returned.Add(1)
+	s.count.countReturned()
 	return true
 }
 
@@ -195,7 +195,7 @@ func (s *settler) send(n int, write func() error) bool {
 		return true
 	}
 	s.gone.Store(true)
-	s.count.stale.Add(uint64(n))
+	s.count.countStale(n)
 	return false
 }
 
@@ -208,7 +208,7 @@ func (s *settler) kill() int {
 	defer s.mu.Unlock()
 	s.timer.Stop()
 	_, n := s.prefix.take()
-	s.count.stale.Add(uint64(n))
+	s.count.countStale(n)
 	return n
 }
 

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+
+	"github.com/warrenmq/warren/internal/telemetry"
 )
 
 // Stats counts messages since the loop was made, over all its workers and Runs.
@@ -20,6 +22,21 @@ type Stats struct {
 
 type counters struct {
 	handled, failed, panics, notNow, returned, stale atomic.Uint64
+
+	tell *telemetry.Consumer // may be nil
+}
+
+func (c *counters) countHandled() { c.count(&c.handled, telemetry.Acknowledged, 1) }
+
+func (c *counters) countFailed() { c.count(&c.failed, telemetry.DeadLettered, 1) }
+
+func (c *counters) countReturned() { c.count(&c.returned, telemetry.Returned, 1) }
+
+func (c *counters) countStale(n int) { c.count(&c.stale, telemetry.Stale, n) }
+
+func (c *counters) count(which *atomic.Uint64, outcome string, n int) {
+	which.Add(uint64(n))
+	c.tell.Settled(outcome, n)
 }
 
 // errHandSettle is what a handler gets that settles by itself.

@@ -12,8 +12,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/internal/testenv/sight"
 	"github.com/warrenmq/warren/pubsub"
 	"github.com/warrenmq/warren/reconnect"
 	"github.com/warrenmq/warren/routing/consistenthash"
@@ -115,6 +119,7 @@ type bench struct {
 	queue  string
 	dlq    string
 	send   func(context.Context, amqp.Publishing) error
+	seen   *sight.Sight // of both Conns
 	sub    subscriber
 	stop   func() error
 
@@ -125,7 +130,7 @@ type bench struct {
 // newBench runs a subscriber whose calls are noted before h decides.
 func newBench(t *testing.T, k kind, h func(b *bench, ctx context.Context, d amqp.Delivery) error) *bench {
 	t.Helper()
-	b := &bench{t: t, kind: k, broker: testenv.Shared(t), name: testenv.Name(t, "conn"), queue: testenv.Name(t, "q")}
+	b := &bench{t: t, kind: k, seen: sight.New(t), broker: testenv.Shared(t), name: testenv.Name(t, "conn"), queue: testenv.Name(t, "q")}
 	exchange, dlq := testenv.Name(t, "x"), b.queue+".dlq"
 	if k.name == "consistenthash" {
 		exchange = b.queue
@@ -158,6 +163,7 @@ func newBench(t *testing.T, k kind, h func(b *bench, ctx context.Context, d amqp
 func (b *bench) dial(name string) *reconnect.Conn {
 	b.t.Helper()
 	conn, err := reconnect.Dial(b.t.Context(), b.broker.URL(), reconnect.Config{Name: name, Logger: slog.New(slog.DiscardHandler),
+		TracerProvider: b.seen.TracerProvider, MeterProvider: b.seen.MeterProvider, Propagator: b.seen.Propagator,
 		BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond})
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { require.NoError(b.t, conn.Close(context.Background())) })
@@ -234,6 +240,7 @@ func TestConformance(t *testing.T) {
 			t.Run("failure, panic, not now", func(t *testing.T) { failing(t, k) })
 			t.Run("drain", func(t *testing.T) { draining(t, k) })
 			t.Run("pause", func(t *testing.T) { pausing(t, k) })
+			t.Run("trace", func(t *testing.T) { tracing(t, k) })
 		})
 	}
 }
@@ -248,6 +255,58 @@ func readyAndBack(t *testing.T, k kind) {
 		b.handled(strconv.Itoa(i))
 	}
 	require.NoError(t, b.stop())
+}
+
+// tracing: the handler runs in the trace of the publish, with its baggage, whichever connection the message came over.
+func tracing(t *testing.T, k kind) {
+	var mu sync.Mutex
+	tenants, spans := map[string]string{}, map[string]trace.SpanContext{}
+	b := newBench(t, k, func(_ *bench, ctx context.Context, d amqp.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		tenants[d.MessageId], spans[d.MessageId] = baggage.FromContext(ctx).Member("tenant").Value(), trace.SpanContextFromContext(ctx)
+		return nil
+	})
+	member, err := baggage.NewMember("tenant", "a")
+	require.NoError(t, err)
+	bag, err := baggage.New(member)
+	require.NoError(t, err)
+	ctx, root := b.seen.Tracer.Start(baggage.ContextWithBaggage(t.Context(), bag), "root")
+	for i, id := range []string{"0", "1"} {
+		if i > 0 {
+			b.broker.CutConnections(t, b.name)
+		}
+		headers := amqp.Table{"own": "x"}
+		testenv.Eventually(t, patience, func() bool { return b.send(ctx, amqp.Publishing{MessageId: id, Headers: headers}) == nil }, "taken by a queue")
+		b.handled(id)
+		require.Equal(t, amqp.Table{"own": "x"}, headers)
+	}
+	root.End()
+	require.NoError(t, b.stop())
+	mu.Lock()
+	defer mu.Unlock()
+	published := map[string]tracetest.SpanStub{} // by span
+	for _, span := range b.seen.Spans() {
+		require.Equal(t, root.SpanContext().TraceID(), span.SpanContext.TraceID(), span.Name)
+		if span.SpanKind == trace.SpanKindProducer {
+			published[span.SpanContext.SpanID().String()] = span
+			require.Equal(t, root.SpanContext().SpanID(), span.Parent.SpanID())
+		}
+	}
+	for _, span := range b.seen.Spans() {
+		if span.SpanKind != trace.SpanKindConsumer {
+			continue
+		}
+		id := sight.Attributes(span.Attributes)["messaging.message.id"]
+		require.Equal(t, id, sight.Attributes(published[span.Parent.SpanID().String()].Attributes)["messaging.message.id"])
+		if spans[id].SpanID() == span.SpanContext.SpanID() {
+			delete(spans, id)
+		}
+	}
+	require.Empty(t, spans, "each handler's context had a span of a message")
+	require.Equal(t, map[string]string{"0": "a", "1": "a"}, tenants)
+	settled := b.seen.Metric("messaging.client.consumed.messages", "warren.outcome")
+	require.GreaterOrEqual(t, settled["acknowledged"], 2.0)
 }
 
 func failing(t *testing.T, k kind) {

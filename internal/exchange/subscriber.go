@@ -80,7 +80,8 @@ func newLoop(conn *reconnect.Conn, s Subscription, name string, h Handler, cfg S
 		Supervise: func(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {
 			return conn.Supervise(ctx, name, topology, fn)
 		},
-		Logger: common.Logger,
+		Logger:         common.Logger,
+		TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator,
 	}
 	if l != nil {
 		c.Open, c.Watch = l.open, l.watch

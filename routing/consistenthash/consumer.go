@@ -61,6 +61,7 @@ func (c *Consumer) newPartition(i int, h Handler, cfg ConsumerConfig) (*partitio
 		Name: queue, Queue: queue, Handler: part.attempts.handle, Ordered: true, Prefetch: cfg.Prefetch,
 		HandlerTimeout: cfg.HandlerTimeout, ShutdownTimeout: cfg.ShutdownTimeout, AbandonAfter: common.AbandonAfter,
 		ConsumerTimeout: common.ConsumerTimeout, MaxBody: common.MaxBody, Supervise: part.supervise, Logger: common.Logger,
+		TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator,
 	})
 	return part, err
 }

@@ -1,0 +1,5 @@
+//go:build race
+
+package reconnect
+
+const raceEnabled = true
