@@ -260,14 +260,20 @@ func (c *chaos) drained(when string) {
 	require.Empty(c.t, c.traffic.missing(), "confirmed and lost, at %s", when)
 }
 
-// takeAllDead empties the dead-letter queue into the ledger.
-func (c *chaos) takeAllDead() int {
+// takeAllDead empties the dead-letter queue into the ledger. What is on its way there is waited for: nothing else may be
+// missing.
+func (c *chaos) takeAllDead() (n int) {
 	c.t.Helper()
-	n := c.depth(c.queue.DeadLetterQueue())
-	for _, d := range c.takeDead(n) {
-		c.traffic.note(d.MessageId, dead)
+	for deadline := time.Now().Add(patience); ; {
+		ready := c.depth(c.queue.DeadLetterQueue())
+		for _, d := range c.takeDead(ready) {
+			c.traffic.note(d.MessageId, dead)
+		}
+		n += ready
+		if len(c.traffic.missing()) == 0 || time.Now().After(deadline) {
+			return n
+		}
 	}
-	return n
 }
 
 // asAtTheStart waits until nothing is left over of what the faults have made.

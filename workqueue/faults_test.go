@@ -195,7 +195,8 @@ func TestA14StopInTheMiddle(t *testing.T) {
 	require.Less(t, took, 3*(job+time.Second), "stop took %v, at most the longest handler and a second", took)
 
 	started := first.total()
-	require.Equal(t, messages-started, s.broker.Queue(t, s.queue.Name).Ready, "all that was started is settled, the rest is back at once")
+	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue.Name).Unacked == 0 }, "nothing is held any more")
+	require.Equal(t, messages-started, s.broker.Queue(t, s.queue.Name).Ready, "all that was started is settled, the rest is back")
 	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { second.add(d); return nil }, workqueue.WorkerConfig{Concurrency: 2, Prefetch: 20})
 	s.settled()
 	require.Equal(t, messages-started, second.total(), "the rest was redelivered, once each")
@@ -227,7 +228,7 @@ func TestP25DeliveryLimitSparesBystanders(t *testing.T) {
 	}
 	<-inside // the next message, after the first has used up its returns
 	_ = stop()
-	require.Equal(t, 1, s.depth(s.queue.DeadLetterQueue()), "only the message that was being handled each time")
+	s.deadLettered(1) // only the message that was being handled each time
 	require.Equal(t, "0", s.takeDead(1)[0].MessageId)
 	handled := newRuns()
 	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { handled.add(d); return nil }, workqueue.WorkerConfig{Prefetch: 10})

@@ -189,6 +189,15 @@ func (s *setup) settled() {
 	testenv.Eventually(s.t, patience, func() bool { return s.depth(s.queue.Name) == 0 }, "queue %s empty", s.queue.Name)
 }
 
+// deadLettered waits until n messages stand in the dead-letter queue: the broker moves them after it has taken them out of
+// the queue, so an empty queue does not yet say that they are there.
+func (s *setup) deadLettered(n int) {
+	s.t.Helper()
+	dlq := s.queue.DeadLetterQueue()
+	testenv.Eventually(s.t, patience, func() bool { return s.depth(dlq) >= n }, "%d messages in %s", n, dlq)
+	require.Equal(s.t, n, s.depth(dlq), "in %s", dlq)
+}
+
 // runs counts how often each message was handled.
 type runs struct {
 	mu    sync.Mutex

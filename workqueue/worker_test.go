@@ -316,7 +316,7 @@ func TestClassicFailureThatCannotBeCopied(t *testing.T) {
 			}, workqueue.WorkerConfig{})
 			s.settled()
 			require.Equal(t, 1, handled.of("good"))
-			require.Equal(t, 1, s.depth(s.queue.DeadLetterQueue()))
+			s.deadLettered(1)
 		})
 	}
 }

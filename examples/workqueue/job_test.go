@@ -92,6 +92,7 @@ func requireReady(t *testing.T, j job, n int) {
 
 func TestEveryPictureIsSettled(t *testing.T) {
 	broker := testenv.Shared(t)
+	broker.Tidy(t, "pictures")
 	j := setup(t, broker.URL())
 	require.NoError(t, begin(t, t.Context(), j)())
 	requireSettled(t, j)

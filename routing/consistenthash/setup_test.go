@@ -146,6 +146,14 @@ func run(t *testing.T, c *consistenthash.Consumer) (stop func() error) {
 	return stop
 }
 
+// deadLettered waits until n messages stand in the dead-letter queue, where the broker brings them in its own time.
+func (s *setup) deadLettered(n int) {
+	s.t.Helper()
+	dlq := s.partitions.DeadLetterQueue()
+	testenv.Eventually(s.t, patience, func() bool { return s.depth(dlq) >= n }, "%d messages in %s", n, dlq)
+	require.Equal(s.t, n, s.depth(dlq), "in %s", dlq)
+}
+
 // depth is the number of messages in a queue, unacknowledged ones included.
 func (s *setup) depth(queue string) int {
 	s.t.Helper()

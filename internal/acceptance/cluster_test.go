@@ -1,4 +1,4 @@
-package reconnect_test
+package acceptance
 
 import (
 	"context"
@@ -75,7 +75,7 @@ type quorumTest struct {
 	admin   *reconnect.Conn // declares and drains
 	loads   []*load
 
-	minority struct{ from, to time.Time } // in this round: when there was no majority
+	headless []span // in this round: when the queue had no leader, or no majority to find one
 }
 
 // newQuorumTest starts a cluster and prepares two loads, one on the node of the queue's leader and one on another.
@@ -137,7 +137,11 @@ func (q *quorumTest) close() {
 	}
 }
 
-// killLeader kills the node with the queue's leader. Not one publish fails.
+// span is a time; to is zero while it lasts.
+type span struct{ from, to time.Time }
+
+// killLeader kills the node with the queue's leader. Not one publish fails, unless the others need about as long as a
+// publish waits for its confirmation to find another one: 0.3 to 0.7 s, and 6 s once on a busy machine.
 func (q *quorumTest) killLeader() int {
 	q.t.Helper()
 	q.progress(100)
@@ -145,10 +149,14 @@ func (q *quorumTest) killLeader() int {
 	began := time.Now()
 	q.cluster.Kill(leader)
 	q.cluster.AwaitLeader(q.queue)
-	q.t.Logf("leader %d killed, another one found after %v", leader, time.Since(began).Round(time.Millisecond))
+	elected := time.Since(began)
+	q.t.Logf("leader %d killed, another one found after %v", leader, elected.Round(time.Millisecond))
 	q.progress(500)
+	q.headless = []span{{began, time.Now()}}
 	for _, l := range q.loads {
-		assert.Empty(q.t, l.failed(), "%s: publishing goes on", l.name)
+		if elected < confirmTimeout/2 {
+			assert.Empty(q.t, l.failed(), "%s: publishing goes on", l.name)
+		}
 		q.t.Logf("%s: slowest confirmation %v", l.name, l.slowest().Round(time.Millisecond))
 	}
 	return leader
@@ -158,11 +166,15 @@ func (q *quorumTest) killLeader() int {
 func (q *quorumTest) killMajority() int {
 	q.t.Helper()
 	victim := q.cluster.AwaitLeader(q.queue)
-	q.minority.from, q.minority.to = time.Now(), time.Time{}
+	before := map[*load]int{}
+	for _, l := range q.loads {
+		before[l] = len(l.failed())
+	}
+	q.headless = append(q.headless, span{from: time.Now()})
 	q.cluster.Kill(victim)
 	q.cluster.AwaitNoMajority(q.queue)
 	for _, l := range q.loads {
-		testenv.Eventually(q.t, callLimit+slack, func() bool { return len(l.failed()) >= 2*callers }, "%s: publishes end", l.name)
+		testenv.Eventually(q.t, callLimit+slack, func() bool { return len(l.failed()) >= before[l]+2*callers }, "%s: publishes end", l.name)
 	}
 	q.othersGoOn()
 	q.closesInTime()
@@ -230,7 +242,7 @@ func (q *quorumTest) bringBack(node int) {
 	q.cluster.Start(node)
 	booted := time.Since(began)
 	q.progress(500)
-	q.minority.to = time.Now()
+	q.headless[len(q.headless)-1].to = time.Now()
 	q.t.Logf("node %d came back in %v, publishing had resumed after %v", node, booted.Round(time.Millisecond),
 		time.Since(began).Round(time.Millisecond))
 }
@@ -281,7 +293,7 @@ func (q *quorumTest) verify(sent []sending) {
 			assert.ErrorIs(q.t, s.err, context.DeadlineExceeded)
 			assert.Zero(q.t, n, "%s arrived, although: %v", s.body, s.err)
 		}
-		assert.True(q.t, s.end.After(q.minority.from) && s.began.Before(q.minority.to), "failed while there was a majority: %v", s.err)
+		assert.True(q.t, slices.ContainsFunc(q.headless, s.during), "failed while there was a leader: %v", s.err)
 	}
 	q.t.Logf("%d confirmed, %d in doubt, %d not sent, %d duplicates", confirmed, doubtful, notSent, duplicates)
 	assert.Positive(q.t, doubtful)
@@ -318,6 +330,8 @@ type sending struct {
 }
 
 func (s sending) took() time.Duration { return s.end.Sub(s.began) }
+
+func (s sending) during(t span) bool { return s.end.After(t.from) && s.began.Before(t.to) }
 
 // callers is how many goroutines a load has.
 const callers = 4
