@@ -54,6 +54,12 @@
 // Permanent() bool, returning true, is of no use to try again: *TopologyError, bad input, a message too large for the
 // broker. No error and no log line contains a URL or a password.
 //
+// # Telemetry
+//
+// Config takes a logger and OpenTelemetry's providers for everything on the Conn: a span for each publish and each call of a
+// handler, in one trace; metrics of outcomes, times, links and what waits; log lines with stable keys. Without a provider
+// they cost nothing. Their names are listed in docs/telemetry.md. Verify compares a topology with what is on the broker.
+//
 // # Concurrency
 //
 // Conn and Publisher are safe for any number of goroutines, and many callers on one Publisher are the fast way. A channel

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -397,6 +398,19 @@ func TestGlobalSetLater(t *testing.T) {
 	p.End("", nil, true)
 	require.Len(t, seen.Spans(), 1)
 	require.Equal(t, map[string]float64{"x": 1}, seen.Metric(metricSent, string(keyDestination)))
+}
+
+// Whoever makes a dashboard finds every name on one page.
+func TestNamesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/telemetry.md")
+	require.NoError(t, err)
+	source, err := os.ReadFile("names.go")
+	require.NoError(t, err)
+	names := regexp.MustCompile(`"((?:messaging|warren|error)\.[a-z_.]+)"`).FindAllStringSubmatch(string(source), -1)
+	require.Greater(t, len(names), 25)
+	for _, name := range names {
+		require.Contains(t, string(page), "`"+name[1]+"`")
+	}
 }
 
 // FuzzExtract: no headers make it panic, or find a context that is not valid.
