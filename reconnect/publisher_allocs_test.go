@@ -94,11 +94,13 @@ func publishAllocs(t *testing.T, cfg Config, ctx context.Context, msg amqp.Publi
 }
 
 // pipeToPeer returns one end of a pipe whose other end speaks enough AMQP to confirm what is published.
-func pipeToPeer() net.Conn {
+func pipeToPeer() net.Conn { return pipeTo(&confirmingPeer{}) }
+
+func pipeTo(p *confirmingPeer) net.Conn {
 	client, server := net.Pipe()
+	p.conn = server
 	go func() {
 		defer server.Close()
-		p := &confirmingPeer{conn: server}
 		var preface [8]byte
 		if _, err := io.ReadFull(server, preface[:]); err != nil {
 			return
@@ -123,6 +125,7 @@ type confirmingPeer struct {
 	in, out [4096]byte
 	tag     uint64
 	body    uint64 // bytes that are still to come of the message
+	rude    bool   // answers connection.close by hanging up
 }
 
 // step takes one frame and answers it; it reports whether another will come.
@@ -161,7 +164,9 @@ func (p *confirmingPeer) method(channel, class, id uint16) bool {
 	case [2]uint16{10, 40}: // open
 		return p.send(0, 10, 41, []byte{0})
 	case [2]uint16{10, 50}: // close
-		p.send(0, 10, 51, nil)
+		if !p.rude {
+			p.send(0, 10, 51, nil)
+		}
 		return false
 	case [2]uint16{20, 10}: // channel.open
 		return p.send(channel, 20, 11, []byte{0, 0, 0, 0})

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -237,8 +240,14 @@ func (s *session) close(deadline time.Time) error {
 	}
 	err := s.conn.CloseDeadline(deadline)
 	var e *amqp.Error
-	if errors.Is(err, amqp.ErrClosed) || errors.As(err, &e) && e.Server {
+	if errors.Is(err, amqp.ErrClosed) || errors.As(err, &e) && (e.Server || hungUp(e)) {
 		return nil // the broker closed it at the same time
 	}
 	return err
+}
+
+// hungUp reports whether a connection ended because the other side did. The driver has that as the text of a frame error.
+func hungUp(e *amqp.Error) bool {
+	return e.Code == amqp.FrameError && (e.Reason == io.EOF.Error() || strings.HasSuffix(e.Reason, syscall.ECONNRESET.Error()) ||
+		strings.HasSuffix(e.Reason, syscall.EPIPE.Error()))
 }
