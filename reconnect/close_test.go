@@ -232,7 +232,9 @@ func TestCloseDuringTheFirstDial(t *testing.T) {
 // A broker, or a network, that hangs up just as we close has closed: that is no failure of Close.
 func TestCloseWhileThePeerHangsUp(t *testing.T) {
 	conn, _ := dialed(t, "amqp://guest:guest@127.0.0.1:1", Config{Heartbeat: time.Hour,
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return pipeTo(&confirmingPeer{rude: true}), nil }})
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return pipeTo(&confirmingPeer{rude: true}), nil
+		}})
 	require.NoError(t, conn.Ping(within(t, 10*time.Second)))
 	require.NoError(t, conn.Close(within(t, 10*time.Second)))
 }
