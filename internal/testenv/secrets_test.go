@@ -2,7 +2,12 @@ package testenv_test
 
 import (
 	"bytes"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,4 +48,21 @@ func TestPasswordsCanBeFound(t *testing.T) {
 	testenv.Logger(new(bytes.Buffer)).Info(url)
 	testenv.Logger(new(bytes.Buffer)).Info(b.URL())
 	require.Len(t, testenv.TakeLeaks(), 2)
+}
+
+// A test with a logger of its own making would log where nobody looks for secrets.
+func TestTestsLogWhereSecretsAreLookedFor(t *testing.T) {
+	maker := regexp.MustCompile(`slog\.(New\(|DiscardHandler|SetDefault)`)
+	root := filepath.Join("..", "..")
+	seen := 0
+	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, filepath.Join(root, "internal", "testenv")) {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		seen++
+		require.False(t, maker.Match(source), "%s: take testenv.Logger or testenv.LoggerTo", path)
+		return err
+	}))
+	require.Greater(t, seen, 50)
 }

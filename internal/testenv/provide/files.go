@@ -21,7 +21,7 @@ var nodePassword = secret.New()
 var (
 	sharedPlugins = []string{management, "rabbitmq_consistent_hash_exchange"}
 	nodePlugins   = []string{"rabbitmq_consistent_hash_exchange"}
-	tlsPlugins    = []string{"rabbitmq_auth_mechanism_ssl"}
+	tlsPlugins    = []string{"rabbitmq_auth_mechanism_ssl", "rabbitmq_auth_backend_oauth2"}
 )
 
 const management = "rabbitmq_management"

@@ -112,7 +112,9 @@ func (r *RabbitMQ) Remove() error {
 	if r.machine == nil {
 		return nil
 	}
-	return r.machine.remove()
+	m := r.machine
+	r.machine = nil // removing it again does nothing
+	return m.remove()
 }
 
 // wait blocks until the node serves, and notes its version.

@@ -2,6 +2,7 @@ package provide
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"path"
@@ -30,7 +31,8 @@ func (f *TLSFiles) in(dir string) map[string]string {
 }
 
 // tlsConfig returns the lines of rabbitmq.conf for a TLS listener beside the plain one. It judges a client's certificate
-// but asks for none; a client that has one may log in with it, under its common name (SASL EXTERNAL).
+// but asks for none; a client that has one may log in with it, under its common name (SASL EXTERNAL), and one that has a
+// token with that as its password.
 func tlsConfig(address string, port int, dir string) []string {
 	return []string{
 		fmt.Sprintf("listeners.ssl.default = %s:%d", address, port),
@@ -43,10 +45,17 @@ func tlsConfig(address string, port int, dir string) []string {
 		"auth_mechanisms.2 = AMQPLAIN",
 		"auth_mechanisms.3 = EXTERNAL",
 		"ssl_cert_login_from = common_name",
+		"auth_backends.1 = internal",
+		"auth_backends.2 = rabbit_auth_backend_oauth2",
+		"auth_oauth2.resource_server_id = " + TokenAudience,
 	}
 }
 
-// TLSNode is Node with a TLS listener, whose address is TLSURL. The node logs in clients by their certificates, too.
+// TokenAudience is whom tokens for a TLSNode are for, and the beginning of what they allow: "<TokenAudience>.read:*/*".
+const TokenAudience = "warren"
+
+// TLSNode is Node with a TLS listener, whose address is TLSURL. The node also logs in clients by their certificates and, once
+// it has been given a key with TokenKey, by OAuth 2 tokens.
 func (p *Provider) TLSNode(ctx context.Context, files TLSFiles) (*RabbitMQ, error) {
 	return first(p.kind.toTry("AMQP_URL"), func(kind Kind) (*RabbitMQ, error) {
 		if kind == URL {
@@ -68,4 +77,12 @@ func (r *RabbitMQ) ReplaceTLS(ctx context.Context, files TLSFiles) error {
 	}
 	source.WriteString("ssl:clear_pem_cache(), ok.")
 	return r.Eval(ctx, source.String(), nil)
+}
+
+// TokenKey gives the node the secret, HS256, by which it verifies tokens.
+func (r *RabbitMQ) TokenKey(ctx context.Context, key []byte) error {
+	return r.Eval(ctx, fmt.Sprintf(`
+Key = {map, #{<<"kty">> => <<"oct">>, <<"alg">> => <<"HS256">>, <<"k">> => %s}},
+application:set_env(rabbitmq_auth_backend_oauth2, key_config, [{default_key, <<"key">>}, {signing_keys, #{<<"key">> => Key}}]), ok.`,
+		Binary(base64.RawURLEncoding.EncodeToString(key))), nil)
 }
