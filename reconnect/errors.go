@@ -48,7 +48,7 @@ func (e *ReturnedError) Error() string {
 // help: it is permanent.
 type TopologyError struct {
 	Entity           string // `queue "images"`
-	Argument         string // the argument or property that differs, when the broker names one
+	Argument         string // the argument or property that differs, when the broker names one; "right" for a missing right
 	Wanted, Existing string // its two values as text
 	Err              error  // the *amqp.Error, when the broker said it
 }
