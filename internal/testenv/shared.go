@@ -70,5 +70,11 @@ func sharedServer() (*provide.RabbitMQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	return owned.shared.get(p.RabbitMQ)
+	return owned.shared.get(func(ctx context.Context) (*provide.RabbitMQ, error) {
+		r, err := p.RabbitMQ(ctx)
+		if err == nil {
+			watch(r.URL)
+		}
+		return r, err
+	})
 }

@@ -3,6 +3,8 @@ package provide
 import (
 	"context"
 	"fmt"
+
+	"github.com/warrenmq/warren/internal/testenv/secret"
 )
 
 const postgresPort = 5432
@@ -13,7 +15,7 @@ func startContainerPostgres(ctx context.Context, h *helper, image string) (*Post
 	if err != nil {
 		return nil, err
 	}
-	password := newToken()
+	password := secret.New()
 	ctr, err := runContainer(ctx, h, containerSpec{
 		Image: image,
 		Ports: map[int]int{postgresPort: free[0]},

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+
+	"github.com/warrenmq/warren/internal/testenv/secret"
 	"time"
 )
 
@@ -51,7 +53,7 @@ func startLocalPostgres(ctx context.Context) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	password := newToken()
+	password := secret.New()
 	m, err := bootLocalPostgres(ctx, bin, free[0], password)
 	if err != nil {
 		return nil, fmt.Errorf("start the machine's PostgreSQL: %w", err)

@@ -19,7 +19,7 @@ func StartNode(ctx context.Context) (*RabbitMQ, error) {
 		if kind == URL {
 			return rabbitAt(os.Getenv("AMQP_URL"))
 		}
-		return p.startRabbit(ctx, kind, nodePlugins)
+		return p.startRabbit(ctx, kind, nodeSpec{plugins: nodePlugins})
 	})
 	if err != nil {
 		return nil, errors.Join(err, p.Close())

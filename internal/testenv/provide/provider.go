@@ -55,7 +55,7 @@ func (p *Provider) RabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 		if kind == URL {
 			return rabbitAt(os.Getenv("AMQP_URL"))
 		}
-		return p.startRabbit(ctx, kind, sharedPlugins)
+		return p.startRabbit(ctx, kind, nodeSpec{plugins: sharedPlugins})
 	})
 }
 
@@ -66,21 +66,21 @@ func (p *Provider) Node(ctx context.Context) (*RabbitMQ, error) {
 		if kind == URL {
 			return nil, errors.New("AMQP_URL names a broker that is not ours to break")
 		}
-		return p.startRabbit(ctx, kind, nodePlugins)
+		return p.startRabbit(ctx, kind, nodeSpec{plugins: nodePlugins})
 	})
 }
 
-func (p *Provider) startRabbit(ctx context.Context, kind Kind, plugins []string) (*RabbitMQ, error) {
+func (p *Provider) startRabbit(ctx context.Context, kind Kind, spec nodeSpec) (*RabbitMQ, error) {
 	return start(p, "eaddrinuse", func() (*RabbitMQ, error) {
 		if kind == Local {
-			return startLocalRabbit(ctx, plugins)
+			return startLocalRabbit(ctx, spec)
 		}
 		image := cmp.Or(os.Getenv("WARREN_RABBITMQ_IMAGE"), rabbitImage)
 		h, err := p.containers(ctx, image)
 		if err != nil {
 			return nil, err
 		}
-		return startContainerRabbit(ctx, h, image, plugins)
+		return startContainerRabbit(ctx, h, image, spec)
 	})
 }
 
