@@ -19,7 +19,7 @@ import (
 func TestTimeoutHoldsForEveryOneThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDeclaration(nil, reconnect.PublisherConfig{Timeout: time.Second}, func(ctx context.Context) error {
-			<-ctx.Done() // a broker that is away
+			<-ctx.Done()                                               // a broker that is away
 			return fmt.Errorf("%w: %w", ctx.Err(), context.Cause(ctx)) // as Conn.Declare does
 		})
 		began := time.Now()
