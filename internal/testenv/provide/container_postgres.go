@@ -23,7 +23,7 @@ func startContainerPostgres(ctx context.Context, h *helper, image string) (*Post
 	if err != nil {
 		return nil, fmt.Errorf("run PostgreSQL in a container: %w", err)
 	}
-	p := &Postgres{URL: postgresURL(free[0], password), host: ctr}
+	p := &Postgres{URL: postgresURL(free[0], password), Kind: Container, machine: ctr, signals: ctr}
 	if err := p.wait(ctx); err != nil {
 		_ = p.Remove() // the first error says more
 		return nil, err

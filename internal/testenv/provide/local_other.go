@@ -12,3 +12,8 @@ var errUnix = errors.New("servers are run as processes of this machine on Unix o
 func startLocalRabbit(context.Context, []string) (*RabbitMQ, error) { return nil, errUnix }
 
 func startLocalPostgres(context.Context) (*Postgres, error) { return nil, errUnix }
+
+// localBackends are processes that cannot be stopped here.
+type localBackends struct{}
+
+func (localBackends) signalBackend(context.Context, int, string) error { return errUnix }
