@@ -54,10 +54,13 @@ func (t tables) archive() string   { return t.side("archive") }
 // search_path two outboxes of one name can be two.
 func (t tables) oid(lane int) string { return fmt.Sprintf("%s::regclass::oid", literal(t.lane(lane))) }
 
-// lockKey is an SQL expression for the bigint key of the advisory lock that the leader of a lane holds. The upper half is
-// "WROB" in ASCII, so that it meets no lock of the user's own, the lower the table.
+// lockSpace is the upper half of the keys of advisory locks, so that they meet none of the user's own: "WROB" in ASCII.
+const lockSpace = 0x57524f42
+
+// lockKey is an SQL expression for the bigint key of the advisory lock that the leader of a lane holds: lockSpace and the
+// table.
 func (t tables) lockKey(lane int) string {
-	return fmt.Sprintf("((%d::bigint << 32) | %s::bigint)", 0x57524f42, t.oid(lane))
+	return fmt.Sprintf("((%d::bigint << 32) | %s::bigint)", lockSpace, t.oid(lane))
 }
 
 // channel is an SQL expression for the name of the channel on which relays of this outbox are woken.

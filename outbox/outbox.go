@@ -110,7 +110,10 @@ type Outbox struct {
 	tables tables
 	insert statements
 	turn   atomic.Uint32 // the lane of messages without an ordering key
-	wake   hub
+
+	wake         hub
+	notify       debouncer
+	notifyFailed atomic.Bool
 }
 
 var errNoPool = errors.New("pool: nil, this Outbox only enqueues")
