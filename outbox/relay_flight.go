@@ -44,3 +44,13 @@ func (f *inFlight) len() int {
 	defer f.mu.Unlock()
 	return len(f.ids)
 }
+
+// reset makes ids all that is in flight.
+func (f *inFlight) reset(ids []int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.ids)
+	for _, id := range ids {
+		f.ids[id] = struct{}{}
+	}
+}

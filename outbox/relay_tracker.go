@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -73,6 +74,12 @@ func (t *tracker) missing() []int64 {
 		ids[i] = g.id
 	}
 	return ids
+}
+
+// isMissing reports whether id is a gap.
+func (t *tracker) isMissing(id int64) bool {
+	_, found := slices.BinarySearchFunc(t.gaps, id, func(g gap, id int64) int { return cmp.Compare(g.id, id) })
+	return found
 }
 
 // observe takes in what a fetch saw. byState says that it looked for rows by their state, below the floor too.
