@@ -126,6 +126,10 @@ type Relay struct {
 	log     *slog.Logger
 	metrics *relayMetrics
 	running atomic.Bool
+
+	mu       sync.Mutex
+	led      int     // lanes of the configuration that this relay leads
+	presence *wakeup // says when that is all of them
 }
 
 // NewRelay returns a Relay that sends what is in o with pub. pub should be a publisher of its own, with a Window of at least
@@ -165,7 +169,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer r.running.Store(false)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer r.metrics.observe()()
+	unobserve, err := r.metrics.observe()
+	if err != nil {
+		return fmt.Errorf("outbox: relay: %w", err)
+	}
+	defer unobserve()
+	r.presence = r.outbox.wake.subscribe()
+	defer r.presence.close()
 
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -196,6 +206,22 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("outbox: relay: %w", err)
 	}
 	return nil
+}
+
+// leads notes that this relay leads a lane, or no longer does. When it leads all, nobody else has to be woken.
+func (r *Relay) leads(l *lane, now bool) {
+	l.figures.leads.Store(now)
+	if l.n >= r.outbox.cfg.Lanes {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now {
+		r.led++
+	} else {
+		r.led--
+	}
+	r.presence.alone.Store(r.led == r.outbox.cfg.Lanes)
 }
 
 // findLanes starts the lanes that there are tables of beyond those of the configuration: what programs with more lanes

@@ -276,7 +276,8 @@ func (c *completer) log(r *result) {
 		c.lane.log.Warn("outbox: messages failed and are sent again later", "messages", len(r.failed), "exchange", f.exchange,
 			"key", f.key, "attempts", f.attempts, "reason", f.reason)
 	}
-	c.lane.relay.metrics.failed(c.lane, len(r.failed), len(r.parked))
+	c.lane.relay.metrics.count(c.lane, "failed", len(r.failed))
+	c.lane.relay.metrics.count(c.lane, "parked", len(r.parked))
 }
 
 // told are failures as the columns that statements take.

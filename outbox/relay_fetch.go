@@ -23,6 +23,9 @@ func (t *term) fetchUntil(ctx context.Context) error {
 	if err := t.recover(); err != nil {
 		return err
 	}
+	if err := t.countParked(); err != nil {
+		return err
+	}
 	poll, swept := eagerPoll, time.Now()
 	for {
 		if err := t.upkeep(); err != nil {
@@ -31,6 +34,9 @@ func (t *term) fetchUntil(ctx context.Context) error {
 		sweep := time.Since(swept) >= sweepInterval
 		if sweep {
 			swept = time.Now()
+			if err := t.countParked(); err != nil {
+				return err
+			}
 		}
 		rows, full, err := t.fetch(sweep)
 		if err != nil {
@@ -69,6 +75,16 @@ func (t *term) recover() error {
 
 const insufficientPrivilege = "42501"
 
+// countParked counts the rows that were given up, for the metrics.
+func (t *term) countParked() error {
+	return t.ask(func(ctx context.Context, conn *pgx.Conn) error {
+		var n int64
+		err := conn.QueryRow(ctx, t.sql.countParked).Scan(&n)
+		t.figures.parked.Store(n)
+		return err
+	})
+}
+
 // fetch reads the next rows, in the order of their ids, and reports whether there may be more of them.
 func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	byState := t.tracker.byState() || sweep
@@ -92,7 +108,7 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	t.relay.metrics.fetched(t.lane, time.Since(start), len(rows))
+	t.relay.metrics.fetched(t.lane, time.Since(start))
 	t.check(rows, byState)
 	t.tracker.observe(s, byState, start)
 	t.figures.gaps.Store(int64(len(t.tracker.gaps)))

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/warrenmq/warren/internal/backoff"
 	"github.com/warrenmq/warren/reconnect"
@@ -36,17 +38,19 @@ type lane struct {
 
 	archived time.Time // when the days of the archive were looked after; the fetcher's
 
-	figures laneFigures
+	figures    laneFigures
+	attributes metric.MeasurementOption
 }
 
 func newLane(r *Relay, n int) *lane {
 	l := &lane{
 		relay: r, n: n, me: uuid.New(),
 		sql:      newStatementsOfLane(r.outbox.tables, n, r.outbox.cfg.Archive),
-		log:      r.log.With("outbox", r.outbox.tables.lane(n), "lane", n),
+		log:      r.log.With("table", r.outbox.cfg.Table, "lane", n),
 		inFlight: newInFlight(),
 	}
 	l.done = newCompleter(l)
+	l.attributes = metric.WithAttributeSet(attribute.NewSet(keyTable.String(r.outbox.cfg.Table), keyLane.Int(n)))
 	return l
 }
 
@@ -95,8 +99,8 @@ func (l *lane) serve(ctx context.Context) (led bool, err error) {
 	}
 	l.log.Info("outbox: leads the lane")
 	t := newTerm(l, o)
-	l.figures.leads.Store(true)
-	defer l.figures.leads.Store(false)
+	l.relay.leads(l, true)
+	defer l.relay.leads(l, false)
 	return true, t.run(ctx)
 }
 

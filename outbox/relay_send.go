@@ -31,6 +31,8 @@ func (t *term) send(lead context.Context) error {
 // sendChunk publishes until every row has its verdict. What is in doubt is sent again before anything behind it: so first
 // arrivals keep their order. After an outage one row goes ahead: as long as it fails, the others are not sent for nothing.
 func (t *term) sendChunk(lead context.Context, rows []*outgoing) error {
+	t.figures.oldest.Store(rows[0].createdAt.UnixNano())
+	defer t.figures.oldest.Store(0)
 	rows = t.sortOut(rows)
 	for outage := 0; len(rows) > 0; {
 		if !t.mayBegin(lead) {
@@ -96,17 +98,21 @@ func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
 	t.figures.unconfirmed.Store(int64(len(rows)))
 	start := time.Now()
 	verdicts, reasons := judge(len(rows), t.relay.pub.PublishBatch(t.sending, msgs))
-	t.relay.metrics.published(t.lane, time.Since(start), verdicts)
+	t.relay.metrics.published(t.lane, time.Since(start))
 
 	r := &result{term: t}
 	var left []*outgoing
 	var why error
+	var doubtful int64
 	for i, o := range rows {
 		switch verdicts[i] {
 		case sent:
 			r.sent = append(r.sent, o)
 		case open:
 			left = append(left, o)
+			if errors.Is(reasons[i], reconnect.ErrUnknown) {
+				doubtful++
+			}
 			if why == nil {
 				why = reasons[i]
 			}
@@ -114,7 +120,9 @@ func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
 			r.fail(o, verdicts[i], reasons[i])
 		}
 	}
-	t.figures.unconfirmed.Store(int64(len(left)))
+	t.figures.unconfirmed.Store(doubtful)
+	t.relay.metrics.count(t.lane, "sent", len(r.sent))
+	t.relay.metrics.count(t.lane, "open", len(left))
 	t.settle(r)
 	return left, why
 }

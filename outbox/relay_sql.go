@@ -12,6 +12,7 @@ type statementsOfLane struct {
 	remove, forgive, postpone, park           string
 	release, nextRelease                      string
 	dueRetries, nextRetry, forgetRetries      string
+	countParked                               string
 }
 
 // maxFetchBytes bounds the bodies of one fetch, but for the first of them.
@@ -110,4 +111,5 @@ AND id <> ALL ($1::bigint[]) ORDER BY id LIMIT $2`, t.retry(), n)
 		"next_attempt_at", t.retry(), n)
 	s.forgetRetries = fmt.Sprintf(`DELETE FROM %s f WHERE f.lane = %d AND f.id = ANY ($1::bigint[])
 AND NOT EXISTS (SELECT FROM %s t WHERE t.id = f.id)`, t.retry(), n, t.lane(n))
+	s.countParked = fmt.Sprintf("SELECT count(*) FROM %s WHERE lane = %d", t.parked(), n)
 }
