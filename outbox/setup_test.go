@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -97,4 +98,15 @@ func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 func isPermanent(err error) bool {
 	var p interface{ Permanent() bool }
 	return errors.As(err, &p) && p.Permanent()
+}
+
+// together calls fn n times at once and returns what went wrong.
+func together(n int, fn func(n int) error) error {
+	errs := make([]error, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() { errs[i] = fn(i) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
 }
