@@ -12,6 +12,9 @@ const (
 
 	// notifyTime bounds the wait for a connection and the notification: by then the relays have looked by themselves.
 	notifyTime = time.Second
+
+	// notifyFailures in a row are worth a line in the log; fewer are what a pool leaves that is being closed.
+	notifyFailures = 3
 )
 
 // debouncer runs one function at a time in the background, at most once every notifyPause, and once more after the last
@@ -53,8 +56,9 @@ func (d *debouncer) run(fn func()) {
 func (o *Outbox) notifyRelays() {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTime)
 	defer cancel()
-	_, err := o.pool.Exec(ctx, "SELECT pg_notify("+o.tables.channel()+", '')")
-	if failed := err != nil; o.notifyFailed.Swap(failed) != failed && failed {
+	if _, err := o.pool.Exec(ctx, "SELECT pg_notify("+o.tables.channel()+", '')"); err == nil {
+		o.notifyFailures.Store(0)
+	} else if o.notifyFailures.Add(1) == notifyFailures {
 		o.cfg.Logger.Warn("outbox: relays of other processes cannot be notified and find messages by polling",
 			"table", o.cfg.Table, "error", err)
 	}

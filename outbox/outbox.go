@@ -111,9 +111,9 @@ type Outbox struct {
 	insert statements
 	turn   atomic.Uint32 // the lane of messages without an ordering key
 
-	wake         hub
-	notify       debouncer
-	notifyFailed atomic.Bool
+	wake           hub
+	notify         debouncer
+	notifyFailures atomic.Int32
 }
 
 var errNoPool = errors.New("pool: nil, this Outbox only enqueues")

@@ -221,7 +221,7 @@ func TestAnyName(t *testing.T) {
 		require.Equal(t, int64(1), stats.Waiting)
 		require.NoError(t, box.tables.makePartitions(t.Context(), pool, time.Now()))
 		box.notifyRelays()
-		require.False(t, box.notifyFailed.Load())
+		require.Zero(t, box.notifyFailures.Load())
 	}
 }
 
