@@ -84,8 +84,9 @@ func (b *Inbox) sweep(ctx context.Context) (more bool, err error) {
 		var block, blocks int64
 		err := tx.QueryRow(ctx, b.sql.cursor, b.consumer, b.cfg.keys()).Scan(&block, &blocks)
 		if errors.Is(err, pgx.ErrNoRows) {
-			// Another instance has it, it is not due, or it is not there: then this makes it, and waits for nobody's else.
-			_, err = tx.Exec(ctx, b.sql.addCursor, b.consumer)
+			// Another instance has it, it is not due, or it is not there yet.
+			tag, err := tx.Exec(ctx, b.sql.addCursor, b.consumer)
+			more = tag.RowsAffected() > 0
 			return err
 		}
 		if err != nil {
