@@ -139,3 +139,27 @@ func TestHeldSessions(t *testing.T) {
 	reader.Rollback()
 	require.Zero(t, age())
 }
+
+// TestPooler: what a session has does not last from one transaction to the next.
+func TestPooler(t *testing.T) {
+	t.Parallel()
+	direct := testenv.Postgres(t)
+	through := testenv.Pooler(t, direct, 2)
+	a, b := session(t, through+"&default_query_exec_mode=exec", "a"), session(t, through+"&default_query_exec_mode=exec", "b")
+	backend := func(conn *pgx.Conn) (pid int) {
+		require.NoError(t, conn.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
+		return pid
+	}
+	first := backend(a)
+	tx, err := b.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_lock(1)")
+	require.NoError(t, err)
+	require.NotEqual(t, first, backend(a), "the first one is in use")
+	require.NoError(t, tx.Commit(t.Context()))
+
+	direct2 := session(t, direct, "direct")
+	var free bool
+	require.NoError(t, direct2.QueryRow(t.Context(), "SELECT pg_try_advisory_lock(1)").Scan(&free))
+	require.False(t, free, "the pooler's session still has it, whoever uses that now")
+}

@@ -17,3 +17,12 @@ func startLocalPostgres(context.Context) (*Postgres, error) { return nil, errUni
 type localBackends struct{}
 
 func (localBackends) signalBackend(context.Context, int, string) error { return errUnix }
+
+// Pooler is a PgBouncer, which is started on Unix only.
+type Pooler struct{ URL string }
+
+// StartPooler fails here.
+func StartPooler(context.Context, string, int) (*Pooler, error) { return nil, errUnix }
+
+// Remove does nothing.
+func (*Pooler) Remove() error { return nil }
