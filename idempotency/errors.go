@@ -3,6 +3,7 @@ package idempotency
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/warrenmq/warren/internal/codec"
 )
@@ -45,6 +46,17 @@ type notNow struct{ err error }
 func (e *notNow) Error() string { return e.err.Error() }
 func (e *notNow) Unwrap() error { return e.err }
 func (e *notNow) NotNow() bool  { return true }
+
+// RetryAfter is short for a database that is away, so that work goes on soon after it is back: a consumer that is told so by
+// several messages in a row asks with one at a time. A key in progress is asked for ever less often.
+func (e *notNow) RetryAfter() time.Duration {
+	if errors.Is(e.err, ErrBusy) {
+		return 0
+	}
+	return awayPause
+}
+
+const awayPause = time.Second
 
 // later makes a "not now" of err.
 func later(format string, args ...any) error {

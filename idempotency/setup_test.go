@@ -143,9 +143,14 @@ type queue struct {
 
 func newQueue(t *testing.T, broker *testenv.Broker) *queue {
 	t.Helper()
+	return newQueueLogged(t, broker, quiet)
+}
+
+func newQueueLogged(t *testing.T, broker *testenv.Broker, log *slog.Logger) *queue {
+	t.Helper()
 	q := &queue{Queue: workqueue.Queue{Name: testenv.Name(t, "payments")}, t: t, broker: broker}
 	conn, err := reconnect.Dial(within(t, patience), broker.URL(), reconnect.Config{
-		Name: testenv.Name(t, "conn"), Logger: quiet, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+		Name: testenv.Name(t, "conn"), Logger: log, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	q.conn = conn
