@@ -102,7 +102,7 @@ func (s *statementsOfLane) plans(t tables, n int) {
     ORDER BY available_at, scheduled_id LIMIT %[3]d FOR UPDATE SKIP LOCKED),
 moved AS (DELETE FROM %[1]s s USING due WHERE s.scheduled_id = due.scheduled_id RETURNING s.*)
 INSERT INTO %[4]s (%[5]s) SELECT %[5]s FROM moved ORDER BY available_at, scheduled_id`,
-		t.scheduled(), n, maxReleased, t.lane(n), rowColumns)
+		t.scheduled(), n, maxReleased, t.lane(n), insertColumns) // created_at is now: what was not due did not wait
 	const in = "(extract(epoch FROM min(%s) - clock_timestamp()) * 1000000)::bigint"
 	s.nextRelease = fmt.Sprintf("SELECT "+in+" FROM %s WHERE lane = %d", "available_at", t.scheduled(), n)
 	s.dueRetries = fmt.Sprintf(`SELECT id, attempts FROM %s WHERE lane = %d AND next_attempt_at <= clock_timestamp()
