@@ -29,7 +29,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // db is a database of a test's own, with accounts that handlers book on.
 type db struct {
-	t    *testing.T
+	t    testing.TB
 	url  string // past any proxy
 	name string // application_name of the pool's sessions
 	pool *pgxpool.Pool
@@ -37,13 +37,13 @@ type db struct {
 
 const conns = 20 // of a pool
 
-func newDB(t *testing.T) *db {
+func newDB(t testing.TB) *db {
 	t.Helper()
 	return newDBAt(t, testenv.Postgres(t), "")
 }
 
 // newDBAt makes the accounts in the database at url; the pool goes through the address of via, if there is one.
-func newDBAt(t *testing.T, url, via string) *db {
+func newDBAt(t testing.TB, url, via string) *db {
 	t.Helper()
 	d := &db{t: t, url: url, name: applicationName(t)}
 	if via == "" {
@@ -56,7 +56,7 @@ func newDBAt(t *testing.T, url, via string) *db {
 }
 
 // applicationName is Name within the 63 bytes that PostgreSQL keeps.
-func applicationName(t *testing.T) string {
+func applicationName(t testing.TB) string {
 	name := testenv.Name(t, "pool")
 	return name[max(0, len(name)-63):]
 }
