@@ -59,14 +59,13 @@ func startLocalPostgres(ctx context.Context) (*Postgres, error) {
 		return nil, fmt.Errorf("start the machine's PostgreSQL: %w", err)
 	}
 	p := &Postgres{URL: postgresURL(free[0], password), Kind: Local, machine: m, signals: localBackends{}}
-	if err := p.wait(ctx); err != nil {
+	if err := p.serve(ctx); err != nil {
 		return nil, errors.Join(err, p.Remove())
 	}
 	return p, nil
 }
 
-// bootLocalPostgres makes a cluster and starts the server. Nothing is synced to the disk: only a crash of the whole
-// machine would show the difference.
+// bootLocalPostgres makes a cluster and starts the server.
 func bootLocalPostgres(ctx context.Context, bin string, port int, password string) (*localPostgres, error) {
 	dir, err := newTempDir()
 	if err != nil {
@@ -95,7 +94,7 @@ func bootLocalPostgres(ctx context.Context, bin string, port int, password strin
 		// The server outlives ctx, which is for the start only.
 		return m.program(context.WithoutCancel(ctx), credential, filepath.Join(bin, "postgres"), "-D", data,
 			"-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-			"-c", "fsync=off", "-c", "max_connections=300")
+			"-c", "max_connections=300")
 	}
 	if err := m.start(ctx); err != nil {
 		return nil, errors.Join(err, m.remove())

@@ -143,6 +143,20 @@ func postgresAt(rawURL string) (*Postgres, error) {
 	return &Postgres{URL: rawURL, Kind: URL}, nil
 }
 
+// serve waits for a new server and has it sync nothing to the disk: only a crash of the whole machine would show the
+// difference. It is a setting that a benchmark of commits can take back, as one of the command line is not.
+func (p *Postgres) serve(ctx context.Context) error {
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	for _, sql := range []string{"ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"} {
+		if err := execPostgres(ctx, p.URL, sql); err != nil {
+			return fmt.Errorf("PostgreSQL: %s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
 // wait blocks until the server answers a query.
 func (p *Postgres) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTime)
