@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/warrenmq/warren/internal/headers"
 )
 
 func publishing(change func(*amqp.Publishing)) Message {
@@ -185,7 +187,7 @@ func TestTrace(t *testing.T) {
 	stored := func(m Message) amqp.Table {
 		entries, err := box.entries([]Message{m}, box.traceOf(ctx))
 		require.NoError(t, err)
-		table, err := parseTable([]byte(*entries[0].headers))
+		table, err := headers.Parse([]byte(*entries[0].headers))
 		require.NoError(t, err)
 		return table
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/headers"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -65,7 +66,7 @@ func headersOf(t amqp.Table) []byte {
 	if len(t) == 0 {
 		return nil
 	}
-	return appendTable(nil, t)
+	return headers.Append(nil, t)
 }
 
 // message returns what is to be sent for a row. It fails for a row that Enqueue did not write and that makes no sense;
@@ -84,12 +85,12 @@ func (r *row) message() (reconnect.Message, error) {
 		p.fill(&m.Publishing)
 	}
 	if r.headers != nil {
-		headers, err := parseTable(r.headers)
+		table, err := headers.Parse(r.headers)
 		if err != nil {
 			return m, fmt.Errorf("headers%w", err)
 		}
-		if len(headers) > 0 {
-			m.Headers = headers
+		if len(table) > 0 {
+			m.Headers = table
 		}
 	}
 	return m, nil

@@ -1,4 +1,16 @@
-package outbox
+// Package headers keeps the headers of a message in a database: as JSON that can be read and queried, and that still tells
+// every kind of value apart. What JSON has no kind of its own for is an object of one entry, whose name says the kind:
+//
+//	string, bool, nil, int64, []any, amqp.Table      as they are
+//	int, int8, int16, int32, byte, uint16, uint32    {"$int32": 7}
+//	float32, float64                                 {"$float64": "1.5"}, a text: jsonb's numbers know no -0
+//	time.Time                                        {"$time": 1767225600}, the seconds that the wire has
+//	amqp.Decimal                                     {"$decimal": [2, 12345]}, scale and value
+//	[]byte                                           {"$bytes": "3q2+7w=="}
+//	a table that looks like one of these             {"$table": {…}}
+//
+// Numbers with a fraction, which others may have written, are read as float64.
+package headers
 
 import (
 	"encoding/base64"
@@ -13,18 +25,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Headers are stored as JSON that can be read and queried, and that still tells every kind of value apart: what JSON has no
-// kind of its own for is an object of one entry, whose name says the kind.
-//
-//	string, bool, nil, int64, []any, amqp.Table      as they are
-//	int, int8, int16, int32, byte, uint16, uint32    {"$int32": 7}
-//	float32, float64                                 {"$float64": "1.5"}, a text: jsonb's numbers know no -0
-//	time.Time                                        {"$time": 1767225600}, the seconds that the wire has
-//	amqp.Decimal                                     {"$decimal": [2, 12345]}, scale and value
-//	[]byte                                           {"$bytes": "3q2+7w=="}
-//	a table that looks like one of these             {"$table": {…}}
-//
-// Numbers with a fraction, which others may have written, are read as float64.
 const (
 	kindInt     = "$int"
 	kindInt8    = "$int8"
@@ -41,8 +41,8 @@ const (
 	kindTable   = "$table"
 )
 
-// appendTable appends t as JSON. It is called with what package wire has accepted, so every value is of a known kind.
-func appendTable(b []byte, t amqp.Table) []byte {
+// Append appends t as JSON. It is called with what package wire has accepted, so every value is of a known kind.
+func Append(b []byte, t amqp.Table) []byte {
 	b = append(b, '{')
 	first := true
 	for name, v := range t {
@@ -95,11 +95,11 @@ func appendValue(b []byte, v any) []byte {
 		return appendArray(b, v)
 	case amqp.Table:
 		if looksTagged(v) {
-			return append(appendTable(append(b, `{"`+kindTable+`":`...), v), '}')
+			return append(Append(append(b, `{"`+kindTable+`":`...), v), '}')
 		}
-		return appendTable(b, v)
+		return Append(b, v)
 	default:
-		panic(fmt.Sprintf("outbox: header of kind %T", v)) // package wire lets none pass
+		panic(fmt.Sprintf("headers: header of kind %T", v)) // package wire lets none pass
 	}
 }
 
@@ -136,8 +136,8 @@ func looksTagged(t amqp.Table) bool {
 	return false
 }
 
-// parseTable reads what appendTable wrote.
-func parseTable(data []byte) (amqp.Table, error) {
+// Parse reads what Append wrote.
+func Parse(data []byte) (amqp.Table, error) {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.UseNumber()
 	var object map[string]any

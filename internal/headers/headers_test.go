@@ -1,4 +1,4 @@
-package outbox
+package headers
 
 import (
 	"encoding/json"
@@ -10,9 +10,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/warrenmq/warren/internal/wire"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // everyKind has a value of each kind that a header may have, at its bounds.
 func everyKind() amqp.Table {
@@ -35,9 +38,9 @@ func everyKind() amqp.Table {
 // stored is a table after it was JSON.
 func stored(t *testing.T, table amqp.Table) amqp.Table {
 	t.Helper()
-	data := headersOf(table)
+	data := Append(nil, table)
 	require.True(t, json.Valid(data), "%s", data)
-	back, err := parseTable(data)
+	back, err := Parse(data)
 	require.NoError(t, err)
 	return back
 }
@@ -135,7 +138,7 @@ func TestHeadersOfOthers(t *testing.T) {
 		`{"a": 1.5, "b": 1, "c": 1e3}`: {"a": 1.5, "b": int64(1), "c": 1000.0},
 		`{"$int": 1}`:                  {"$int": int64(1)},
 	} {
-		got, err := parseTable([]byte(data))
+		got, err := Parse([]byte(data))
 		require.NoError(t, err, data)
 		require.Equal(t, want, got, data)
 	}
@@ -159,21 +162,21 @@ func TestHeadersOfOthers(t *testing.T) {
 		`{"a": {"$table": {"$x": {"$x":1}}}}`: "unknown kind",
 		`{"a": {"$colour": "red"}}`:           "unknown kind",
 	} {
-		_, err := parseTable([]byte(data))
+		_, err := Parse([]byte(data))
 		require.ErrorContains(t, err, problem, data)
 	}
 }
 
 func FuzzParseTable(f *testing.F) {
-	f.Add(string(headersOf(everyKind())))
+	f.Add(string(Append(nil, everyKind())))
 	f.Add(`{"a": {"$table": {"$int": 1}}}`)
 	f.Fuzz(func(t *testing.T, data string) {
-		table, err := parseTable([]byte(data))
+		table, err := Parse([]byte(data))
 		if err != nil || !utf8.ValidString(data) {
 			return
 		}
 		if wire.Table("", table) == nil && len(table) > 0 {
-			again, err := parseTable(headersOf(table))
+			again, err := Parse(Append(nil, table))
 			require.NoError(t, err)
 			require.Equal(t, table, again)
 		}
