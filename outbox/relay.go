@@ -33,9 +33,9 @@ type Publisher interface {
 
 // RelayConfig says how a Relay sends. The zero value is complete.
 type RelayConfig struct {
-	// Batch is how many rows of a lane are out at a time, 1 to 2000: published, and not yet deleted. They are sent in two
-	// halves, of which one is deleted while the other one is sent. It is also the most that is sent twice when a relay dies,
-	// with equal message ids. The publisher's Window should not be smaller. Default 1000.
+	// Batch is how many rows of a lane are out at most, 1 to 2000: being sent, or confirmed and not yet deleted. It is also the
+	// most that is sent twice when a relay dies, with equal message ids. While one part of them is deleted another one is
+	// sent. The publisher's Window should not be smaller. Default 1000.
 	Batch int
 
 	// MaxAttempts is after how many failed attempts a row is parked: kept aside, with the reason, until somebody requeues or

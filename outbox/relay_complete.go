@@ -27,6 +27,12 @@ type failure struct {
 
 func (r *result) empty() bool { return len(r.sent)+len(r.failed)+len(r.parked) == 0 }
 
+func (r *result) join(other *result) {
+	r.sent = append(r.sent, other.sent...)
+	r.failed = append(r.failed, other.failed...)
+	r.parked = append(r.parked, other.parked...)
+}
+
 func (r *result) rows() int { return len(r.sent) + len(r.failed) + len(r.parked) }
 
 // fail notes that a row has failed: it is tried again, or parked.
@@ -77,10 +83,15 @@ func (c *completer) start(ctx context.Context) (stop func()) {
 	}
 }
 
+// add has r written. What waits behind the result that is being written goes together.
 func (c *completer) add(r *result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queue = append(c.queue, r)
+	if last := len(c.queue) - 1; last > 0 && c.queue[last].term == r.term {
+		c.queue[last].join(r)
+	} else {
+		c.queue = append(c.queue, r)
+	}
 	c.tell()
 }
 
@@ -101,34 +112,29 @@ func (c *completer) tell() {
 
 // next waits for a result to be written; nil when ctx has ended.
 func (c *completer) next(ctx context.Context) *result {
-	for {
+	for ctx.Err() == nil {
 		c.mu.Lock()
 		changed := c.changed
-		var r *result
 		if len(c.queue) > 0 {
-			r = c.queue[0]
+			defer c.mu.Unlock()
+			return c.queue[0]
 		}
 		c.mu.Unlock()
-		if ctx.Err() != nil || r != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return r
-		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		}
 	}
+	return nil
 }
 
-// wait blocks until everything is written, or ctx ends.
-func (c *completer) wait(ctx context.Context) {
+// wait blocks until no more than so many rows wait for being written, or ctx ends.
+func (c *completer) wait(ctx context.Context, most int) {
 	for {
 		c.mu.Lock()
-		changed, empty := c.changed, len(c.queue) == 0
+		changed, n := c.changed, c.count()
 		c.mu.Unlock()
-		if empty {
+		if n <= most {
 			return
 		}
 		select {
@@ -140,9 +146,13 @@ func (c *completer) wait(ctx context.Context) {
 }
 
 // rows returns how many rows wait for being written.
-func (c *completer) rows() (n int) {
+func (c *completer) rows() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.count()
+}
+
+func (c *completer) count() (n int) {
 	for _, r := range c.queue {
 		n += r.rows()
 	}
@@ -212,6 +222,7 @@ func (c *completer) tryWrite(ctx context.Context, r *result) error {
 func (c *completer) settled(r *result, ids []int64, part *[]*outgoing) {
 	c.mu.Lock()
 	*part = nil
+	c.tell()
 	c.mu.Unlock()
 	c.lane.inFlight.remove(ids...)
 }

@@ -88,7 +88,7 @@ func (t *term) countParked() error {
 // fetch reads the next rows, in the order of their ids, and reports whether there may be more of them.
 func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	byState := t.tracker.byState() || sweep
-	limit := (t.relay.cfg.Batch + 1) / 2
+	limit := t.relay.cfg.Batch
 	due := t.plan.takeDue(byState)
 	s := sighting{}
 	start := time.Now()

@@ -82,7 +82,7 @@ func (l *lane) run(ctx context.Context) error {
 		}
 		_ = backoff.Sleep(ctx, dbBackoff.Delay(lost))
 	}
-	l.done.wait(grace)
+	l.done.wait(grace, 0)
 	if unconfirmed, undeleted := l.figures.unconfirmed.Load(), l.done.rows(); unconfirmed > 0 || undeleted > 0 {
 		return fmt.Errorf("lane %d: stopped after ShutdownTimeout with %d messages not confirmed and %d not deleted: they are sent again",
 			l.n, unconfirmed, undeleted)

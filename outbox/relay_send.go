@@ -42,6 +42,7 @@ func (t *term) sendChunk(lead context.Context, rows []*outgoing) error {
 		if outage > 0 {
 			next = rows[:1]
 		}
+		t.done.wait(t.sending, t.relay.cfg.Batch-len(next)) // no more than a Batch is out
 		left, err := t.publish(next)
 		rows = append(left, rows[len(next):]...)
 		if errors.Is(err, reconnect.ErrClosed) {
@@ -127,12 +128,9 @@ func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
 	return left, why
 }
 
-// settle hands r to the completer, which deletes it while the next rows are sent. It waits for what was handed over before:
-// no more than two halves of a Batch are out at a time.
+// settle hands r to the completer, which deletes it while the next rows are sent.
 func (t *term) settle(r *result) {
-	if r.empty() {
-		return
+	if !r.empty() {
+		t.done.add(r)
 	}
-	t.done.wait(t.sending)
-	t.done.add(r)
 }

@@ -118,17 +118,17 @@ func (r *running) stop(t testing.TB) error {
 	return r.err
 }
 
-// enqueue stores messages with the keys, in one transaction.
-func enqueue(t testing.TB, box *Outbox, keys ...string) {
+// store enqueues messages with the keys, in one transaction.
+func store(t testing.TB, box *Outbox, keys ...string) {
 	t.Helper()
 	msgs := make([]Message, len(keys))
 	for i, key := range keys {
 		msgs[i] = Message{Exchange: "events", Key: key, Publishing: amqp.Publishing{Body: []byte(key)}}
 	}
-	enqueueAll(t, box, msgs...)
+	storeAll(t, box, msgs...)
 }
 
-func enqueueAll(t testing.TB, box *Outbox, msgs ...Message) {
+func storeAll(t testing.TB, box *Outbox, msgs ...Message) {
 	t.Helper()
 	require.NoError(t, box.InTx(context.Background(), func(tx pgx.Tx) error {
 		return box.Enqueue(context.Background(), tx, msgs...)

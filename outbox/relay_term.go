@@ -47,7 +47,7 @@ func (t *term) run(ctx context.Context) error {
 	defer end(nil)
 	// What the last term has left to delete comes first: then the state in the database is all there is.
 	flush, cancel := context.WithTimeout(ctx, probeTimeout)
-	t.done.wait(flush)
+	t.done.wait(flush, 0)
 	cancel()
 	t.inFlight.reset(t.done.pending())
 
@@ -70,7 +70,7 @@ func (t *term) run(ctx context.Context) error {
 			lose(closed)
 		}
 		if ctx.Err() != nil {
-			t.done.wait(t.sending) // nobody else is to fetch what was confirmed
+			t.done.wait(t.sending, 0) // nobody else is to fetch what was confirmed
 		}
 	})
 	err := t.fetchUntil(lead)
