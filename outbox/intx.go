@@ -19,15 +19,28 @@ const commitTime = 5 * time.Second
 // A commit is not cut off by ctx; it may go on for 5 s after it. When it fails with an error that is not the server's
 // (*pgconn.PgError, pgx.ErrTxCommitRollback), the connection was lost and the transaction may have been committed all the same.
 func (o *Outbox) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	if o.pool == nil {
-		return fmt.Errorf("outbox: transaction: %w", errNoPool)
-	}
 	if fn == nil {
 		return errors.New("outbox: transaction: fn: nil")
 	}
+	var failed error // fn's own error, which goes back as it is
+	err := o.inTx(ctx, func(tx pgx.Tx) error {
+		failed = fn(tx)
+		return failed
+	})
+	if err != nil && failed == nil {
+		return fmt.Errorf("outbox: transaction: %w", err)
+	}
+	return err
+}
+
+// inTx is InTx for the package's own functions.
+func (o *Outbox) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	if o.pool == nil {
+		return errNoPool
+	}
 	tx, err := o.pool.Begin(ctx)
 	if err != nil {
-		return fmt.Errorf("outbox: begin: %w", err)
+		return fmt.Errorf("begin: %w", err)
 	}
 	ended := false
 	defer func() {
@@ -41,7 +54,7 @@ func (o *Outbox) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 		return err
 	}
 	if err := context.Cause(ctx); err != nil {
-		return fmt.Errorf("outbox: not committed: %w", err)
+		return fmt.Errorf("not committed: %w", err)
 	}
 	ended = true
 	return o.commit(ctx, tx)
@@ -53,7 +66,7 @@ func (o *Outbox) commit(ctx context.Context, tx pgx.Tx) error {
 	err := tx.Commit(ctx)
 	o.Wake() // also when nobody knows whether it was committed
 	if err != nil {
-		return fmt.Errorf("outbox: commit: %w", err)
+		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
 }

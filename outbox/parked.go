@@ -141,7 +141,7 @@ func (o *Outbox) unpark(ctx context.Context, what string, ids []uuid.UUID, take 
 		texts[i] = id.String()
 	}
 	var done []string
-	err := o.InTx(ctx, func(tx pgx.Tx) (err error) {
+	err := o.inTx(ctx, func(tx pgx.Tx) (err error) {
 		done, err = take(tx, texts)
 		return err
 	})
