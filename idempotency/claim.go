@@ -86,7 +86,7 @@ func (b *Inbox) lockTimeout() string {
 // is away. The transaction can then only be rolled back. ErrNoKey comes before any SQL and leaves it whole.
 //
 // Acknowledge only after Commit has returned nil: after any other answer but an error of the server the key may be known or
-// not, and the next delivery tells.
+// not, and the next delivery tells. NotNow marks the errors of the transaction for a consumer.
 func (b *Inbox) Claim(ctx context.Context, tx Tx, key string) (fresh bool, err error) {
 	stored, err := b.checked(key)
 	if err != nil {

@@ -138,7 +138,7 @@ func ExampleInbox_Claim() {
 		log.Fatal(err)
 	}
 
-	handle := func(ctx context.Context, d amqp.Delivery) error {
+	work := func(ctx context.Context, d amqp.Delivery) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -152,6 +152,9 @@ func ExampleInbox_Claim() {
 			return err
 		}
 		return tx.Commit()
+	}
+	handle := func(ctx context.Context, d amqp.Delivery) error {
+		return idempotency.NotNow(work(ctx, d)) // a database that is away is no fault of the message
 	}
 	_ = handle(ctx, amqp.Delivery{MessageId: "payment-1"})
 }
