@@ -37,7 +37,7 @@ func SQL(tx interface {
 //
 // It takes one statement for each lane that messages go to, however many they are, one for all those with NotBefore, and
 // more only when bodies together exceed 128 MiB. An error of the database leaves tx aborted, as any error does. The trace
-// that ctx belongs to goes on in the messages' headers.
+// that ctx belongs to goes on in the headers of messages that carry none yet.
 //
 // To keep the order of a key, enqueue after the statement that locks what the key stands for, such as the update of its
 // row. Enqueueing takes no lock that others wait for.

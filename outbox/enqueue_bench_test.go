@@ -109,7 +109,7 @@ func BenchmarkTarget10Enqueue(b *testing.B) {
 
 // TestTarget11WAL: a message's life, insert and delete, writes at most 620 bytes of WAL, without full page images.
 func TestTarget11WAL(t *testing.T) {
-	const rows = 5000
+	const rows = 2000
 	node := testenv.PostgresNode(t)
 	box := boxIn(t, newPool(t, node.URL(), nil), Config{})
 	exec(t, box.pool, "ALTER SYSTEM SET full_page_writes = off")

@@ -23,9 +23,10 @@ func (o *Outbox) traceOf(ctx context.Context) map[string]string {
 	return fields
 }
 
-// addTrace adds the fields to a message's headers, in a table of its own. A message whose headers are full goes without.
+// addTrace adds the fields to a message's headers, in a table of its own. A message that carries a trace already, as one
+// does that is passed on, keeps that; one whose headers are full goes without.
 func (o *Outbox) addTrace(m *Message, fields map[string]string) {
-	if len(fields) == 0 {
+	if len(fields) == 0 || o.carriesTrace(m.Headers) {
 		return
 	}
 	plain := m.Headers
@@ -37,4 +38,16 @@ func (o *Outbox) addTrace(m *Message, fields map[string]string) {
 	if wire.Publishing(m.Exchange, m.Key, &m.Publishing, wire.Limits{MaxBody: o.cfg.MaxBody}) != nil {
 		m.Headers = plain
 	}
+}
+
+func (o *Outbox) carriesTrace(headers amqp.Table) bool {
+	if len(headers) == 0 {
+		return false
+	}
+	for _, field := range o.cfg.Propagator.Fields() {
+		if _, is := headers[field]; is {
+			return true
+		}
+	}
+	return false
 }
