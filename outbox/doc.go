@@ -37,10 +37,13 @@
 //
 // Enqueue takes a transaction of pgx or, through SQL, one of database/sql, and EnqueueBatch a pgx.Batch; InTx is for programs
 // without a transaction yet. A pool or a connection does not compile as a transaction. Bad messages are refused before any
-// SQL, all that is wrong with them at once, and leave the transaction as it was. Rows may also be written by other programs:
-// message_id, exchange, routing_key and payload are all that is needed, headers and properties may be plain JSON (see
-// headers.go for the kinds of headers); then relays find them by polling. Do not have a trigger notify: a NOTIFY within the
-// transaction makes all commits of the database wait for one another.
+// SQL, all that is wrong with them at once, and leave the transaction as it was.
+//
+// Rows may also be written by other programs, with message_id, exchange, routing_key and payload, and if need be properties
+// (of the names that AMQP gives them: content_type, correlation_id, …) and headers, which are JSON: texts, booleans, null,
+// integers (int64), numbers with a fraction (float64), arrays and objects are what they seem; other kinds have the form
+// {"$int32": 7}, {"$bytes": "3q2+7w=="}, {"$time": 1767225600}. Relays find such rows by polling. Do not have a trigger notify:
+// a NOTIFY within a transaction makes all commits of the database wait for one another.
 //
 // # Topology
 //

@@ -1,10 +1,15 @@
 package outbox
 
 import (
+	"maps"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
 )
 
 // everyKind has a value of each kind that a header may have, at its bounds.
@@ -22,5 +27,45 @@ func everyKind() amqp.Table {
 		"array": []any{nil, "a", int64(1), []any{}, amqp.Table{"b": byte(1)}}, "table": amqp.Table{"a": amqp.Table{}},
 		"": "an empty name", "$int": "a name like a kind's",
 		"like a kind": amqp.Table{"$int": "no number"}, "like a table": amqp.Table{"$table": amqp.Table{"$table": nil}},
+	}
+}
+
+// TestHeadersThroughJSONB: whatever kinds headers are mixed of, PostgreSQL gives back the same.
+func TestHeadersThroughJSONB(t *testing.T) {
+	t.Parallel()
+	box := newBox(t, Config{})
+	names := slices.Sorted(maps.Keys(everyKind())) // the same in every run
+	var values []any
+	for _, name := range names {
+		values = append(values, everyKind()[name])
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	var mixed func(depth int) any
+	mixed = func(depth int) any {
+		switch n := random.IntN(8); {
+		case depth > 0 && n == 0:
+			array := make([]any, random.IntN(5))
+			for i := range array {
+				array[i] = mixed(depth - 1)
+			}
+			return array
+		case depth > 0 && n == 1:
+			table := amqp.Table{}
+			for _, name := range names {
+				if random.IntN(10) == 0 {
+					table[name] = mixed(depth - 1)
+				}
+			}
+			return table
+		}
+		return values[random.IntN(len(values))]
+	}
+	msgs := make([]Message, 300)
+	for i := range msgs {
+		msgs[i].Headers = amqp.Table{"mixed": []any{mixed(4), mixed(4), mixed(4)}}
+	}
+	enqueue(t, box, msgs...)
+	for i, m := range laneMessages(t, box, 0) {
+		require.Equal(t, msgs[i].Headers, m.Headers, "message %d", i)
 	}
 }
