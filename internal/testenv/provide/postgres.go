@@ -21,6 +21,8 @@ type Postgres struct {
 
 	machine machine         // nil unless started by this process
 	signals backendSignaler // nil where no backend can be stopped
+	owner   *Provider       // ended with the server; nil unless the provider is this server's alone
+	made    string          // a database on somebody else's server that goes with this; "" for none
 }
 
 // backendSignaler sends signals to single processes of a server.
@@ -34,10 +36,24 @@ var errNotOurDatabase = errors.New("this process did not start the database")
 
 // Remove ends the server and deletes its data. It does nothing for one this process did not start.
 func (p *Postgres) Remove() error {
+	if p.owner != nil {
+		owner := p.owner
+		p.owner = nil
+		return errors.Join(p.dropMade(), owner.Close()) // which removes this server
+	}
 	if p.machine == nil {
 		return nil
 	}
 	return p.machine.remove()
+}
+
+func (p *Postgres) dropMade() error {
+	if p.made == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	return p.DropDatabase(ctx, p.made)
 }
 
 // Start boots the server again after Stop or Crash, with its data and under the URL it had, and waits until it serves.
