@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/warrenmq/warren/internal/testenv/provide"
@@ -16,6 +17,9 @@ func Pooler(tb testing.TB, rawURL string, sessions int) string {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()
 	p, err := provide.StartPooler(ctx, rawURL, sessions)
+	if server, _ := postgresServer(); errors.Is(err, provide.ErrNoPooler) && server != nil && server.Kind == provide.URL {
+		leaveOut(tb, "a PgBouncer on this machine") // on which nothing is installed where servers are given
+	}
 	if err != nil {
 		tb.Fatalf("no PgBouncer for the test: %v\n%s", err, hint)
 	}

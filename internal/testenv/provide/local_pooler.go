@@ -55,7 +55,7 @@ func findPgBouncer() (string, error) {
 	if path, err := exec.LookPath("/usr/sbin/pgbouncer"); err == nil {
 		return path, nil
 	}
-	return "", errors.New("no PgBouncer on this machine")
+	return "", ErrNoPooler
 }
 
 func startPooler(bin, rawURL string, sessions int) (*Pooler, error) {
