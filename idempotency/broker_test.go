@@ -150,7 +150,7 @@ func TestDatabaseAwayFor30Seconds(t *testing.T) {
 
 // The same with shorter faults of every kind, one after the other: sessions that are killed, a server that restarts, one
 // that freezes.
-func TestDatabaseFaultsUnderLoad(t *testing.T) {
+func TestChaosDatabaseFaults(t *testing.T) {
 	t.Parallel()
 	node := testenv.PostgresNode(t)
 	d, q := newDBAt(t, node.URL(), ""), newQueue(t, testenv.Shared(t))
