@@ -21,6 +21,7 @@ var owned struct {
 	shared   lazy[*provide.RabbitMQ]
 	node     lazy[*provide.RabbitMQ]
 	postgres lazy[*provide.Postgres]
+	database lazy[*provide.Postgres] // the one to break
 }
 
 // lazy is a server that is started by the first test that asks for it. A failed start is not tried again: it would

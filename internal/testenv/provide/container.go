@@ -64,6 +64,12 @@ func (c *container) stop(ctx context.Context) error {
 	return err
 }
 
+// signalBackend sends a signal to a process inside the container.
+func (c *container) signalBackend(ctx context.Context, pid int, signal string) error {
+	_, err := c.helper.do(ctx, helperRequest{Op: "signal", Container: c.id, PID: pid, Signal: signal})
+	return err
+}
+
 func (c *container) running() bool  { return c.state().Running }
 func (c *container) output() string { return c.state().Log }
 
