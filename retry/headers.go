@@ -32,13 +32,15 @@ const (
 	reasonHeader   = "warren-reason"
 	consumerHeader = "warren-consumer" // whose handler failed last
 	cutHeader      = "warren-cut"      // names of the message's own headers that did not fit
+
+	redriveHeader = "warren-redrive" // the call of DeadLetters.Redrive that sent it back last
 )
 
 // ownHeaders are all of them. They are taken off what a handler sees, and made anew for each copy.
 var ownHeaders = [...]string{
 	attemptHeader, firstFailureHeader, lastFailureHeader, errorHeader, notBeforeHeader,
 	exchangeHeader, keyHeader, userIDHeader, expirationHeader, priorityHeader, ccHeader,
-	reasonHeader, consumerHeader, cutHeader,
+	reasonHeader, consumerHeader, cutHeader, redriveHeader,
 }
 
 // Why a message that we moved to the dead-letter queue is there. The broker's own reasons are "rejected", "expired",
@@ -78,6 +80,8 @@ type record struct {
 
 	reason, consumer string // of a dead letter that we made
 	cut              []string
+
+	redrive string // stays with it through further attempts, so that one call does not send it back twice
 }
 
 // trusted tells whether our headers of a delivery with this exchange and key may be ours, for the consumer of queue: a
@@ -104,6 +108,7 @@ func restore(d amqp.Delivery, trusted bool) (amqp.Delivery, record) {
 		return d, record{attempt: 1}
 	}
 	if key, ok := own[keyHeader].(string); ok {
+		d.Headers = travelled(d.Headers)
 		d.RoutingKey = bounded(key, maxShort)
 		d.Exchange = bounded(text(own[exchangeHeader]), maxShort)
 		d.UserId = bounded(text(own[userIDHeader]), maxShort)
@@ -122,6 +127,19 @@ func restore(d amqp.Delivery, trusted bool) (amqp.Delivery, record) {
 	return d, readRecord(own)
 }
 
+// travelled takes off t what the broker wrote on the way of a copy, which began without. t is ours to change.
+func travelled(t amqp.Table) amqp.Table {
+	for name := range t {
+		if name == "x-death" || name == delayHeader || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-") {
+			delete(t, name)
+		}
+	}
+	if len(t) == 0 {
+		return nil
+	}
+	return t
+}
+
 // readRecord reads our headers, however wide their numbers are.
 func readRecord(own amqp.Table) record {
 	now := time.Now()
@@ -129,6 +147,7 @@ func readRecord(own amqp.Table) record {
 		attempt: 1, err: bounded(text(own[errorHeader]), maxError),
 		first: pastTime(own[firstFailureHeader], now), last: pastTime(own[lastFailureHeader], now),
 		reason: bounded(text(own[reasonHeader]), maxShort), consumer: bounded(text(own[consumerHeader]), maxShort),
+		redrive: bounded(text(own[redriveHeader]), maxShort),
 	}
 	if n, ok := integer(own[attemptHeader]); ok {
 		r.attempt = int(min(max(n, 1), maxAttempt))
@@ -168,6 +187,7 @@ func copyOf(first amqp.Delivery, r record) amqp.Publishing {
 	}
 	put(h, reasonHeader, r.reason)
 	put(h, consumerHeader, bounded(r.consumer, maxShort))
+	put(h, redriveHeader, r.redrive)
 	if len(r.cut) > 0 {
 		names := make([]any, len(r.cut))
 		for i, name := range r.cut {
