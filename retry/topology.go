@@ -73,7 +73,7 @@ func (p Policy) delayArguments(queue string, d time.Duration) amqp.Table {
 		"x-dead-letter-routing-key": queue,
 		"x-dead-letter-strategy":    "at-least-once",                 // needs
 		"x-overflow":                amqp.QueueOverflowRejectPublish, // this
-		"x-delivery-limit":          int64(dlqDeliveryLimit), // nothing is delivered from it, but somebody may look
+		"x-delivery-limit":          int64(dlqDeliveryLimit),         // nothing is delivered from it, but somebody may look
 	}
 }
 
