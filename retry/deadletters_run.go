@@ -1,0 +1,130 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/apart"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// putBackWithin is how long a run that is to end may take to give back what it has in hand.
+const putBackWithin = 5 * time.Second
+
+// refusal is the end of a run for a reason that another channel will not change.
+type refusal struct{ err error }
+
+func (e *refusal) Error() string { return e.err.Error() }
+func (e *refusal) Unwrap() error { return e.err }
+
+// run is one call that takes messages.
+type run struct {
+	letters *DeadLetters
+	kind    kind
+	pass    func(life context.Context, r *reader) error
+
+	unreadable atomic.Pointer[error]
+	busy       atomic.Bool // pass is running
+	expect     int         // messages that come back from the last channel
+	lost       time.Time   // when that was lost
+
+	over bool // it has ended with err
+	err  error
+}
+
+// run calls pass with a reader on a connection of its own, and again after each loss of that connection, until pass returns
+// something else. Its life ends with the channel, and some time after ctx, so that pass, which sees by the reader's stop that
+// ctx has ended, can put back what is held. run returns what pass did, or why there is no channel; soon after ctx has
+// ended in any case.
+func (l *DeadLetters) run(ctx context.Context, pass func(life context.Context, r *reader) error) error {
+	kind, err := l.prove(ctx)
+	if err != nil {
+		return err
+	}
+	r := &run{letters: l, kind: kind, pass: pass}
+	done := make(chan error, 1)
+	go func() { done <- r.supervise(ctx) }()
+	select {
+	case err = <-done:
+		return err
+	case <-ctx.Done():
+	}
+	// A connection that is frozen is given up only when its heartbeats fail to come.
+	late := time.NewTimer(putBackWithin + time.Second)
+	defer late.Stop()
+	select {
+	case err = <-done:
+		return err
+	case <-late.C:
+		return fmt.Errorf("%w, and the broker does not answer: it gives back what was in hand when it notices", context.Cause(ctx))
+	}
+}
+
+// supervise has the passes run. They may outlive ctx for a little while, to give back what they hold.
+func (r *run) supervise(ctx context.Context) error {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		if r.busy.Load() {
+			_ = pause(life, putBackWithin)
+		}
+		end()
+	})()
+	wish := &apart.Wish{Unreadable: func(why error) { r.unreadable.Store(&why) }}
+	l := r.letters
+	err := l.conn.Supervise(apart.With(life, wish), "dead letters of "+l.queue, reconnect.Topology{},
+		func(life context.Context, ch *amqp.Channel) error {
+			defer r.busy.Store(false)
+			if r.busy.Store(true); r.over || ctx.Err() != nil {
+				return nil
+			}
+			err, lost := r.once(ctx, life, ch)
+			if lost {
+				return err
+			}
+			r.over, r.err = true, err
+			end() // so that it returns, whatever becomes of the channel
+			return nil
+		})
+	switch {
+	case r.over:
+		return r.err
+	case err != nil:
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// once is one pass. lost tells that its channel was, so that there is to be another one.
+func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost bool) {
+	if why := r.unreadable.Load(); why != nil {
+		return fmt.Errorf("one of them cannot be read, and closes the connection; SkipUnreadable takes it out: %w", *why), false
+	}
+	rd := &reader{ch: ch, queue: deadLetterQueue(r.letters.queue), kind: r.kind, stop: ctx.Done(), portion: 1,
+		expect: r.expect, until: r.lost.Add(r.patience())}
+	ready, err := rd.ready(life)
+	rd.total = max(ready, rd.expect)
+	if err == nil {
+		err = r.pass(life, rd)
+	}
+	var final *refusal
+	switch {
+	case err == nil, errors.As(err, &final), ctx.Err() != nil:
+		return err, false
+	case life.Err() != nil, ch.IsClosed():
+		if code := codeOf(err); code == amqp.NotFound || code == amqp.AccessRefused {
+			return err, false
+		}
+		r.expect, r.lost = rd.unsettled(), time.Now()
+		return err, true
+	}
+	return err, false
+}
+
+// patience is how long the broker may take to notice that a connection is lost.
+func (r *run) patience() time.Duration { return 3*r.letters.conn.Config().Heartbeat + time.Second }
