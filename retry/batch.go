@@ -77,7 +77,7 @@ func (b *batch) handle(ctx context.Context, h func(ctx context.Context, ds []amq
 		return
 	}
 	err := b.r.guard(b.shown[0].MessageId, func() error { return h(ctx, b.shown) })
-	each := perMessage(err, len(b.shown))
+	each := errorOfEach(err, len(b.shown))
 	for n, i := range b.index {
 		b.verdicts[i], b.outcomes[i] = b.r.failed(ctx, b.firsts[n], b.recs[n], each[n])
 	}
@@ -100,8 +100,8 @@ func (b *batch) settle(ctx context.Context) {
 	wg.Wait()
 }
 
-// perMessage returns the error of each of n messages.
-func perMessage(err error, n int) []error {
+// errorOfEach returns the error of each of n messages.
+func errorOfEach(err error, n int) []error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if many, ok := e.(interface{ Unwrap() []error }); ok {
 			if each := many.Unwrap(); len(each) == n {
