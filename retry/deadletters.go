@@ -71,11 +71,14 @@ func NewDeadLetters(conn *reconnect.Conn, queue string) (*DeadLetters, error) {
 // Count returns how many dead letters are ready: those that somebody has in hand at the moment are not among them. Without
 // a dead-letter queue it is an *amqp.Error with code 404. It blocks until the broker answers or ctx ends.
 func (l *DeadLetters) Count(ctx context.Context) (int, error) {
-	q, err := l.conn.Inspect(ctx, deadLetterQueue(l.queue))
+	n, err := ready(ctx, func() (int, error) {
+		q, err := l.conn.Inspect(ctx, deadLetterQueue(l.queue))
+		return q.Messages, err
+	})
 	if err != nil {
 		return 0, l.failed("count", err)
 	}
-	return q.Messages, nil
+	return n, nil
 }
 
 // Watch calls fn with what Count returns, at once and then again and again, every so often: to set a gauge, or to raise an

@@ -214,7 +214,7 @@ func (j *job) portion(work, life context.Context, r *reader, got []amqp.Delivery
 	for err == nil && len(todo.ds) > 0 {
 		chunk := todo.take(min(len(todo.ds), j.chunk()))
 		var stay []amqp.Delivery
-		stay, err = j.chunkDone(work, life, r, chunk)
+		stay, err = j.chunkDone(work, life, r, chunk, len(keep) == 0)
 		keep = append(keep, stay...)
 	}
 	keep = append(keep, todo.ds...)
@@ -240,8 +240,9 @@ func (j *job) chunk() int {
 	return moveChunk
 }
 
-// chunkDone does a chunk and takes it off the queue. It returns what of it stays.
-func (j *job) chunkDone(work, life context.Context, r *reader, m meant) (stay []amqp.Delivery, err error) {
+// chunkDone does a chunk and takes it off the queue. It returns what of it stays. prefix tells that nothing of the portion that
+// comes before it stays.
+func (j *job) chunkDone(work, life context.Context, r *reader, m meant, prefix bool) (stay []amqp.Delivery, err error) {
 	if err := j.pace(work, len(m.ds)); err != nil {
 		return m.ds, err
 	}
@@ -254,7 +255,7 @@ func (j *job) chunkDone(work, life context.Context, r *reader, m meant) (stay []
 		gone, stay = nil, m.ds
 	}
 	j.n += len(gone)
-	return stay, errors.Join(err, r.ack(life, gone))
+	return stay, errors.Join(err, r.ack(life, gone, prefix && len(gone) == len(m.ds)))
 }
 
 // sort tells apart what was sent and what stays. The fault of a message is its own; any other ends the call.

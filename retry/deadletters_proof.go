@@ -23,6 +23,24 @@ type kind struct {
 	limit  int64 // how often a message may be given back
 }
 
+// proven is prove, again while connections are lost.
+func (l *DeadLetters) proven(ctx context.Context) (k kind, err error) {
+	for {
+		k, err = l.prove(ctx)
+		var broker *amqp.Error
+		if !errors.As(err, &broker) || isPermanent(err) || errors.Is(err, reconnect.ErrClosed) || ctx.Err() != nil {
+			return k, err
+		}
+		switch broker.Code {
+		case amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
+			return k, err
+		}
+		if err := pause(ctx, onItsWay); err != nil {
+			return k, err
+		}
+	}
+}
+
 // prove finds out what kind of queue the dead-letter queue is. That a declaration is accepted proves it: the broker compares
 // the arguments. What its refusal says is only a hint at what to declare next.
 func (l *DeadLetters) prove(ctx context.Context) (kind, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"time"
 
@@ -19,10 +20,16 @@ const (
 	// portionGrowth bounds how much larger a portion may be than the one before, whose messages it is judged by.
 	portionGrowth = 4
 
-	// onItsWay is given to deliveries that the broker has sent already.
+	// onItsWay is how long nothing comes before the broker is asked whether there is more.
 	onItsWay = 50 * time.Millisecond
+	// settled is how long after its "no more" nothing must come, if more was there at the beginning, and how long what was given
+	// back may take to be ready again. It passes only when somebody else takes from the queue, too.
+	settled = time.Second
 	// stuckAfter is when messages that are ready and do not come are taken to go to somebody else.
 	stuckAfter = 30 * time.Second
+	// pipelined is how many settlements may be under way. What exceeds 32, a quorum queue's client in the broker gathers, for
+	// each consumer: returns lose their order in that, and with the channel all of it is lost.
+	pipelined = 30
 	// limitReserve is how far from its delivery limit a message is left alone.
 	limitReserve = 500
 )
@@ -45,23 +52,34 @@ type reader struct {
 	expect int       // of them, at least so many are there or on their way back from a channel that was lost,
 	until  time.Time // if they come until then
 
-	portion int      // size of the next one at most
-	taken   int      // portions
-	again   bool     // the last message taken had been given back before
-	held    []uint64 // delivery tags, in order
-	open    int      // taken, and neither held nor settled
+	portion int             // size of the next one at most
+	taken   int             // portions
+	again   bool            // the last message taken had been given back before
+	held    []handed        // in order
+	spare   []amqp.Delivery // taken, and not yet handed out by next
+	open    int             // taken, and neither held nor settled
+	under   int             // settlements under way
+}
+
+// handed is a message that is held.
+type handed struct {
+	tag      uint64
+	consumer string
 }
 
 // next takes the next portion, of most messages at most. There is none at the end.
 func (r *reader) next(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	for {
-		rest := min(r.total-r.seen, most)
+		rest := min(r.total-r.seen, most-len(r.spare))
 		if rest <= 0 {
-			return nil, nil
+			return r.spared(nil), nil
 		}
 		got, err := r.take(ctx, rest)
-		if err != nil || len(got) > 0 {
-			return got, err
+		if err != nil {
+			return nil, err
+		}
+		if got = r.spared(got); len(got) > 0 {
+			return got, nil
 		}
 		if r.seen >= r.expect || time.Now().After(r.until) || closed(r.stop) {
 			return nil, nil
@@ -72,6 +90,13 @@ func (r *reader) next(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	}
 }
 
+// spared puts what was taken before in front of got.
+func (r *reader) spared(got []amqp.Delivery) []amqp.Delivery {
+	got = append(r.spare, got...)
+	r.spare = nil
+	return got
+}
+
 // take takes one portion, of most messages at most, but fewer when the queue has no more.
 func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	size := min(most, r.portion)
@@ -79,16 +104,20 @@ func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	// In the order of their names a broker gives back what the consumers of a channel that dies had in hand.
 	tag := fmt.Sprintf("dead-letters-%06d-%s", r.taken, rand.Text())
 	r.taken++
-	var deliveries <-chan amqp.Delivery
-	err := call(ctx, func() (err error) {
-		if err = r.ch.Qos(size, 0, false); err == nil {
-			deliveries, err = r.ch.Consume(r.queue, tag, false, false, false, false, nil)
+	consuming := make(chan (<-chan amqp.Delivery), 1)
+	err := call(ctx, func() error {
+		if err := r.ch.Qos(size, 0, false); err != nil {
+			return err
 		}
+		deliveries, err := r.ch.Consume(r.queue, tag, false, false, false, false, nil)
+		consuming <- deliveries
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	deliveries := <-consuming
+	r.under = 0 // a consumer begins when all that was said before is done
 	got, err := r.gather(ctx, deliveries, size)
 	if err != nil {
 		return nil, err
@@ -104,38 +133,62 @@ func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	return got, r.learn(got)
 }
 
-// gather waits for a portion. When nothing comes and nothing is ready, the queue has no more.
+// gather waits for a portion. There were that many at the beginning, so when they do not come somebody else has them, or
+// the broker is slow; it is asked for one more, since only to that it gives an answer that can be relied on.
 func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, size int) (got []amqp.Delivery, err error) {
 	idle := time.NewTimer(onItsWay)
 	defer idle.Stop()
-	last, empty := time.Now(), false
+	last, none := time.Now(), time.Time{}
 	for len(got) < size {
 		select {
 		case d, ok := <-deliveries:
 			if !ok {
 				return nil, fmt.Errorf("channel lost: %w", amqp.ErrClosed)
 			}
-			got, last, empty = append(got, d), time.Now(), false
-			idle.Reset(onItsWay)
+			got, last, none = append(got, d), time.Now(), time.Time{}
 		case <-idle.C:
-			if empty { // and what was on its way has come
+			if !none.IsZero() && time.Since(none) >= settled {
 				return got, nil
 			}
-			ready, err := r.ready(ctx)
-			if err != nil {
+			d, ok, err := r.one(ctx)
+			switch {
+			case err != nil:
 				return nil, err
+			case ok:
+				got, last, none = append(got, d), time.Now(), time.Time{}
+			case none.IsZero():
+				none = time.Now()
 			}
-			if empty = ready == 0; !empty && time.Since(last) > stuckAfter {
+			if time.Since(last) > stuckAfter {
 				return nil, &refusal{errors.New("its messages do not come: does somebody else consume it?")}
 			}
-			idle.Reset(onItsWay)
 		case <-r.stop:
 			return got, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+		idle.Reset(onItsWay)
 	}
 	return got, nil
+}
+
+// one takes the message at the head.
+func (r *reader) one(ctx context.Context) (d amqp.Delivery, ok bool, err error) {
+	type answer struct {
+		d  amqp.Delivery
+		ok bool
+	}
+	got := make(chan answer, 1)
+	err = call(ctx, func() error {
+		d, ok, err := r.ch.Get(r.queue, false)
+		got <- answer{d, ok}
+		return err
+	})
+	if err != nil {
+		return amqp.Delivery{}, false, err
+	}
+	a := <-got
+	return a.d, a.ok, nil
 }
 
 // learn draws the conclusions from a portion.
@@ -158,22 +211,47 @@ func (r *reader) learn(got []amqp.Delivery) error {
 
 // hold keeps a message until putBack.
 func (r *reader) hold(d amqp.Delivery) {
-	r.held = append(r.held, d.DeliveryTag)
+	r.held = append(r.held, handed{d.DeliveryTag, d.ConsumerTag})
 	r.open--
 }
 
-// ack takes messages off the queue, and returns when the broker has done so.
-func (r *reader) ack(ctx context.Context, ds []amqp.Delivery) error {
-	for _, d := range ds {
-		if err := r.ch.Ack(d.DeliveryTag, false); err != nil {
+// ack takes messages, in their order, off the queue. prefix says that they are all that the portion has had so far.
+func (r *reader) ack(ctx context.Context, ds []amqp.Delivery, prefix bool) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	if prefix && len(r.held) == 0 { // nothing before them is to stay
+		if err := r.settle(ctx, func() error { return r.ch.Ack(ds[len(ds)-1].DeliveryTag, true) }); err != nil {
 			return err
 		}
-	}
-	if _, err := r.ready(ctx); err != nil { // it answers what it is asked in order
-		return err
+	} else {
+		for _, d := range ds {
+			if err := r.settle(ctx, func() error { return r.ch.Ack(d.DeliveryTag, false) }); err != nil {
+				return err
+			}
+		}
 	}
 	r.open -= len(ds)
-	return nil
+	return call(ctx, func() error { return r.ch.Qos(1, 0, false) }) // the broker answers in order: it has taken the acks in
+}
+
+// settle keeps the number of settlements under way within bounds. Of all that the queue can be asked, only the request for another
+// message waits until it has done what it was told before.
+func (r *reader) settle(ctx context.Context, f func() error) error {
+	if r.under++; r.under > pipelined {
+		d, ok, err := r.one(ctx)
+		if err != nil {
+			return err
+		}
+		if ok {
+			r.spare = append(r.spare, d)
+			r.seen++
+			r.open++
+			r.again = d.Redelivered
+		}
+		r.under = 1
+	}
+	return f()
 }
 
 // unsettled is how many messages come back when the channel is lost.
@@ -185,16 +263,18 @@ func (r *reader) unsettled() int { return len(r.held) + r.open }
 // behind the messages held there must be none that had been given back before: they are taken too. That one was not says
 // that there are no more of them.
 func (r *reader) putBack(ctx context.Context) error {
+	for _, d := range r.spare {
+		r.hold(d)
+	}
+	r.spare, r.stop = nil, nil
 	if len(r.held) == 0 {
 		return nil
 	}
-	r.stop = nil
 	if r.kind.quorum && r.again {
-		ready, err := r.ready(ctx)
-		if err != nil {
+		r.expect = 0
+		if err := r.begin(ctx); err != nil {
 			return err
 		}
-		r.total = r.seen + ready
 		for r.again {
 			got, err := r.next(ctx, math.MaxInt)
 			if err != nil {
@@ -208,41 +288,107 @@ func (r *reader) putBack(ctx context.Context) error {
 			}
 		}
 	}
-	// One by one: of a nack of many the broker makes one command, and a set of more than 32 has no order.
-	for _, tag := range r.held {
-		if err := r.ch.Nack(tag, false, true); err != nil {
+	return r.release(ctx)
+}
+
+// release gives back what is held, and waits until it is ready again.
+func (r *reader) release(ctx context.Context) error {
+	ready, err := r.ready(ctx)
+	if err != nil {
+		return err
+	}
+	under := 0
+	for group := range together(r.held) {
+		if err := r.ch.Nack(group[len(group)-1].tag, true, true); err != nil {
+			return err
+		}
+		ready += len(group)
+		if under++; under == pipelined {
+			if err := r.returned(ctx, ready); err != nil {
+				return err
+			}
+			under = 0
+		}
+	}
+	r.held = nil
+	return r.returned(ctx, ready)
+}
+
+// together splits what is held into groups that can be given back with one nack each: of one consumer, and of as many as the
+// broker keeps in order.
+func together(held []handed) iter.Seq[[]handed] {
+	return func(yield func([]handed) bool) {
+		for from := 0; from < len(held); {
+			to := from + 1
+			for to < len(held) && to-from < pipelined && held[to].consumer == held[from].consumer {
+				to++
+			}
+			if !yield(held[from:to]) {
+				return
+			}
+			from = to
+		}
+	}
+}
+
+// returned waits until so many messages are ready.
+func (r *reader) returned(ctx context.Context, want int) error {
+	for late := time.Now().Add(settled); ; {
+		now, err := r.ready(ctx)
+		if err != nil || now >= want || time.Now().After(late) {
+			return err
+		}
+		if err := pause(ctx, 2*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	_, err := r.ready(ctx)
-	if err == nil {
-		r.held = nil
-	}
+}
+
+// begin looks how much there is to be taken, from the head on.
+func (r *reader) begin(ctx context.Context) error {
+	n, err := r.ready(ctx)
+	r.seen, r.total = 0, max(n, r.expect)
 	return err
 }
 
-// restart puts back what is held, and begins again at the head.
+// restart puts back what is held, and begins again.
 func (r *reader) restart(ctx context.Context) error {
 	stop := r.stop
 	if err := r.putBack(ctx); err != nil {
 		return err
 	}
-	ready, err := r.ready(ctx)
-	r.stop, r.seen, r.expect, r.total = stop, 0, 0, ready
-	return err
+	r.stop, r.expect = stop, 0
+	return r.begin(ctx)
 }
 
-// ready is the number of messages that wait in the queue. The broker answers when it has done all it was told before.
-func (r *reader) ready(ctx context.Context) (n int, err error) {
-	err = call(ctx, func() error {
-		q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
-		n = q.Messages
-		return err
+// ready is the number of messages that wait in the queue.
+func (r *reader) ready(ctx context.Context) (int, error) {
+	return ready(ctx, func() (n int, err error) {
+		got := make(chan int, 1)
+		err = call(ctx, func() error {
+			q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+			got <- q.Messages
+			return err
+		})
+		if err == nil {
+			n = <-got
+		}
+		return n, err
 	})
-	if err != nil {
-		return 0, err
+}
+
+// ready asks again when it is told that there are none: that is also what the broker says of a quorum queue that does not
+// answer within 250 ms.
+func ready(ctx context.Context, ask func() (int, error)) (n int, err error) {
+	for range 4 {
+		if n, err = ask(); n > 0 || err != nil {
+			break
+		}
+		if err = pause(ctx, 5*time.Millisecond); err != nil {
+			break
+		}
 	}
-	return n, nil
+	return n, err
 }
 
 // call runs a call of the driver, which knows no context, and leaves it alone when ctx ends: it ends with its channel.

@@ -42,7 +42,7 @@ type run struct {
 // ctx has ended, can put back what is held. run returns what pass did, or why there is no channel; soon after ctx has
 // ended in any case.
 func (l *DeadLetters) run(ctx context.Context, pass func(life context.Context, r *reader) error) error {
-	kind, err := l.prove(ctx)
+	kind, err := l.proven(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,7 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 	}
 	rd := &reader{ch: ch, queue: deadLetterQueue(r.letters.queue), kind: r.kind, stop: ctx.Done(), portion: 1,
 		expect: r.expect, until: r.lost.Add(r.patience())}
-	ready, err := rd.ready(life)
-	rd.total = max(ready, rd.expect)
+	err = rd.begin(life)
 	if err == nil {
 		err = r.pass(life, rd)
 	}
@@ -117,7 +116,8 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 	case err == nil, errors.As(err, &final), ctx.Err() != nil:
 		return err, false
 	case life.Err() != nil, ch.IsClosed():
-		if code := codeOf(err); code == amqp.NotFound || code == amqp.AccessRefused {
+		switch codeOf(err) {
+		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
 			return err, false
 		}
 		r.expect, r.lost = rd.unsettled(), time.Now()

@@ -114,6 +114,7 @@ func TestAllEndsInAnyWay(t *testing.T) {
 	s.await(20)
 
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	began, seen := time.Now(), 0
 	var last error
 	for _, err := range s.letters.All(ctx) {
@@ -303,6 +304,9 @@ func TestLoopGuard(t *testing.T) {
 			testenv.Eventually(t, patience, func() bool { return v.total() > runs }, "handled again")
 			for id, visits := range v.byID {
 				require.LessOrEqual(t, len(visits), 4, id)
+			}
+			if name == "by the broker" {
+				return
 			}
 			for _, visit := range v.of("3") {
 				for header := range visit.Headers {
