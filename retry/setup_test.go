@@ -209,6 +209,7 @@ func (s *setup) exchange(kind string, keys ...string) string {
 // drain takes everything out of a queue and returns it. It waits until there are n messages.
 func (s *setup) drain(queue string, n int) (out []amqp.Delivery) {
 	s.t.Helper()
+	testenv.Eventually(s.t, patience, func() bool { return s.depth(queue) >= n }, "%d messages in %s", n, queue) // it need not exist yet
 	ch, err := s.broker.Dial(s.t).Channel()
 	require.NoError(s.t, err)
 	testenv.Eventually(s.t, patience, func() bool {
