@@ -49,7 +49,7 @@ func (l *DeadLetters) prove(ctx context.Context) (kind, error) {
 		return kind{}, err
 	}
 	limit := int64(dlqDeliveryLimit)
-	err := l.compare(ctx, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": limit})
+	err := l.compare(ctx, name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": limit})
 	if err == nil {
 		return kind{quorum: true, limit: limit}, nil
 	}
@@ -60,26 +60,25 @@ func (l *DeadLetters) prove(ctx context.Context) (kind, error) {
 	switch differs.Argument {
 	case amqp.QueueTypeArg:
 		if differs.Existing == amqp.QueueTypeClassic &&
-			l.compare(ctx, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}) == nil {
+			l.compare(ctx, name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}) == nil {
 			return kind{limit: math.MaxInt64}, nil
 		}
 	case "x-delivery-limit":
 		limit, e := strconv.ParseInt(differs.Existing, 10, 64)
 		if e == nil && limit >= minDeliveryLimit &&
-			l.compare(ctx, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": limit}) == nil {
+			l.compare(ctx, name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": limit}) == nil {
 			return kind{quorum: true, limit: limit}, nil
 		}
 	}
 	return kind{}, fmt.Errorf("it might lose messages that are looked at, so nothing was taken: %w", err)
 }
 
-// compare has the broker compare the dead-letter queue's arguments with args.
-func (l *DeadLetters) compare(ctx context.Context, args amqp.Table) error {
+// compare has the broker compare a queue's arguments with args.
+func (l *DeadLetters) compare(ctx context.Context, name string, args amqp.Table) error {
 	ch, err := l.conn.Channel(ctx)
 	if err != nil {
 		return err
 	}
-	name := deadLetterQueue(l.queue)
 	err = call(ctx, func() error {
 		defer func() { _ = ch.Close() }() // a refusal has closed it already
 		_, err := ch.QueueDeclare(name, true, false, false, false, args)
@@ -114,4 +113,48 @@ func bare(words string) string {
 		}
 	}
 	return strings.TrimSpace(words)
+}
+
+// classic returns nil when queue is a classic one. It declares it as a quorum queue, which fails with each argument that differs,
+// and takes over the argument until it is the type that does.
+func (l *DeadLetters) classic(ctx context.Context, queue string) error {
+	if _, err := l.conn.Inspect(ctx, queue); err != nil {
+		return err
+	}
+	args := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
+	for range maxArguments {
+		err := l.compare(ctx, queue, args)
+		var differs *reconnect.TopologyError
+		switch {
+		case err == nil:
+			return fmt.Errorf("queue %q is a quorum queue: its delivery limit takes the message out", queue)
+		case !errors.As(err, &differs) || differs.Argument == "":
+			return err
+		case differs.Argument == amqp.QueueTypeArg:
+			if differs.Existing == amqp.QueueTypeClassic {
+				return nil
+			}
+			return err
+		}
+		if _, tried := args[differs.Argument]; tried {
+			return err
+		}
+		args[differs.Argument] = value(differs.Existing)
+	}
+	return fmt.Errorf("queue %q: its type cannot be told", queue)
+}
+
+// maxArguments is above the number of arguments that the broker knows.
+const maxArguments = 30
+
+// value guesses the value of an argument from the broker's words.
+func value(words string) any {
+	if n, err := strconv.ParseInt(words, 10, 64); err == nil {
+		return n
+	}
+	switch words {
+	case "true", "false":
+		return words == "true"
+	}
+	return words
 }

@@ -47,18 +47,23 @@ func (l *DeadLetters) run(ctx context.Context, pass func(life context.Context, r
 		return err
 	}
 	r := &run{letters: l, kind: kind, pass: pass}
+	return notLongAfter(ctx, func() error { return r.supervise(ctx) })
+}
+
+// notLongAfter returns what f does, or, when f takes too long after ctx has ended, leaves it alone: a connection that is
+// frozen is given up only when its heartbeats fail to come.
+func notLongAfter(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- r.supervise(ctx) }()
+	go func() { done <- f() }()
 	select {
-	case err = <-done:
+	case err := <-done:
 		return err
 	case <-ctx.Done():
 	}
-	// A connection that is frozen is given up only when its heartbeats fail to come.
 	late := time.NewTimer(putBackWithin + time.Second)
 	defer late.Stop()
 	select {
-	case err = <-done:
+	case err := <-done:
 		return err
 	case <-late.C:
 		return fmt.Errorf("%w, and the broker does not answer: it gives back what was in hand when it notices", context.Cause(ctx))
