@@ -44,7 +44,7 @@ func TestAlarm(t *testing.T) {
 	s.start(s.retrier(policy).Handle(h), workqueue.WorkerConfig{Concurrency: 10})
 	testenv.Eventually(t, patience, func() bool { return v.total() > 2*n }, "retries under way")
 	node.Alarm(true)
-	time.Sleep(20 * time.Second) // the length of the alarm is the scenario
+	<-time.After(20 * time.Second) // the length of the alarm is the scenario
 	node.Alarm(false)
 	runs := v.total()
 	testenv.Eventually(t, patience, func() bool { return v.total() > runs+n }, "retries go on")

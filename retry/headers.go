@@ -67,8 +67,8 @@ const (
 const maxAttempt = math.MaxInt32
 
 // maxDelayedPriority is the highest priority of a copy in a delay queue; the handler is shown the first one all the same.
-// A quorum queue of RabbitMQ 4 hands out, and lets expire, messages above it before all others: one that has just come in
-// would hold those that are due.
+// A quorum queue of RabbitMQ 4 lets go of two messages above it before one of the others, also when those two are not due
+// and the one is: with a message of priority 9 every 100 ms, twenty delays of 0.7 s took up to 2.7 s on 4.0.5.
 const maxDelayedPriority = 4
 
 // record is what our headers say of a message.

@@ -34,7 +34,7 @@ func (s *setup) loop(h retry.Handler) {
 			case err == nil:
 				_ = d.Ack(false)
 			case isNotNow(err):
-				time.Sleep(10 * time.Millisecond)
+				<-time.After(10 * time.Millisecond)
 				_ = d.Nack(false, true)
 			default:
 				_ = d.Reject(false)
