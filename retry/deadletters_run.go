@@ -118,7 +118,12 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 	}
 	var final *refusal
 	switch {
-	case err == nil, errors.As(err, &final), ctx.Err() != nil:
+	case err == nil, errors.As(err, &final):
+		return err, false
+	case ctx.Err() != nil:
+		if why := context.Cause(ctx); !errors.Is(err, why) {
+			err = fmt.Errorf("%w, and then: %w", why, err)
+		}
 		return err, false
 	case life.Err() != nil, ch.IsClosed():
 		switch codeOf(err) {
