@@ -100,6 +100,7 @@ func (r *reader) spared(got []amqp.Delivery) []amqp.Delivery {
 // take takes one portion, of most messages at most, but fewer when the queue has no more.
 func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	size := min(most, r.portion)
+	r.seen += size // until it is known how many come
 	r.open += size
 	// In the order of their names a broker gives back what the consumers of a channel that dies had in hand.
 	tag := fmt.Sprintf("dead-letters-%06d-%s", r.taken, rand.Text())
@@ -128,7 +129,7 @@ func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 	for d := range deliveries { // it is closed now
 		got = append(got, d)
 	}
-	r.seen += len(got)
+	r.seen += len(got) - size
 	r.open += len(got) - size
 	return got, r.learn(got)
 }
@@ -254,8 +255,9 @@ func (r *reader) settle(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// unsettled is how many messages come back when the channel is lost.
-func (r *reader) unsettled() int { return len(r.held) + r.open }
+// left is how many messages there are to be taken on another channel when this one is lost: those it has not got to, and
+// what it had in hand.
+func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open }
 
 // putBack gives back what is held, in its order and to its place.
 //

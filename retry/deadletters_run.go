@@ -30,7 +30,7 @@ type run struct {
 
 	unreadable atomic.Pointer[error]
 	busy       atomic.Bool // pass is running
-	expect     int         // messages that come back from the last channel
+	expect     int         // messages that the last channel has left
 	lost       time.Time   // when that was lost
 
 	over bool // it has ended with err
@@ -130,7 +130,7 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
 			return err, false
 		}
-		r.expect, r.lost = rd.unsettled(), time.Now()
+		r.expect, r.lost = rd.left(), time.Now()
 		return err, true
 	}
 	return err, false
