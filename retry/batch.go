@@ -21,6 +21,9 @@ const atOnce = 64
 // yet, nor with those whose copy alone is to be sent again. The error returned is nil or a reconnect.BatchError with an
 // entry for each message, all of them as Handle returns them.
 func (r *Retrier) HandleBatch(h func(ctx context.Context, ds []amqp.Delivery) error) func(ctx context.Context, ds []amqp.Delivery) error {
+	if h == nil {
+		return nil
+	}
 	return func(ctx context.Context, ds []amqp.Delivery) error {
 		if err := r.elsewhere(ctx); err != nil {
 			return err

@@ -3,6 +3,7 @@ package retry
 import (
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,6 +13,8 @@ import (
 // again, only the copy is sent again, and the handler does not run a second time for the same attempt. A message that is
 // handed back instead comes again as another delivery; its entry is dropped after a while.
 type doubts struct {
+	n atomic.Int64 // len(of), so that a message which nobody doubts does not take the lock
+
 	mu    sync.Mutex
 	of    map[deliveryID]doubt
 	swept time.Time
@@ -46,21 +49,22 @@ func idOf(d *amqp.Delivery) (deliveryID, bool) {
 
 // take returns the verdict on d that is in doubt, and forgets it.
 func (s *doubts) take(d *amqp.Delivery) (verdict, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.of) == 0 {
+	if s.n.Load() == 0 {
 		return verdict{}, false
 	}
 	id, ok := idOf(d)
 	if !ok {
 		return verdict{}, false
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	found, ok := s.of[id]
 	delete(s.of, id)
+	s.n.Store(int64(len(s.of)))
 	return found.verdict, ok
 }
 
-// keep remembers v until d comes again. When there are too many the handler will run again.
+// keep remembers v until d comes again.
 func (s *doubts) keep(d *amqp.Delivery, v verdict) {
 	id, ok := idOf(d)
 	if !ok {
@@ -78,10 +82,11 @@ func (s *doubts) keep(d *amqp.Delivery, v verdict) {
 		}
 	}
 	if len(s.of) >= maxDoubts {
-		return
+		return // its handler will run again
 	}
 	if s.of == nil {
 		s.of = map[deliveryID]doubt{}
 	}
 	s.of[id] = doubt{v, now}
+	s.n.Store(int64(len(s.of)))
 }

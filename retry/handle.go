@@ -13,7 +13,8 @@ import (
 
 // Handle returns h with retries, for a worker or subscriber of the Retrier's queue, or a loop of your own over the raw
 // driver. h sees each message as it was first delivered, exchange, routing key, properties and headers, and InfoOf tells
-// it which attempt this is.
+// it which attempt this is. The Retrier goes around everything else that looks at a delivery, such as a Mux: outside of it a
+// message that comes back has the default exchange and the queue's name for its exchange and key.
 //
 // What is returned is nil when h has succeeded, or has failed and a copy of the message, for later or in the dead-letter
 // queue, is confirmed: acknowledge. Otherwise an error with a method NotNow() bool: the message must stay, and be handled
@@ -28,9 +29,12 @@ import (
 // The one other error, a permanent one, is of a message of which no copy can be sent, such as a body above
 // reconnect.Config.MaxBody, or in an ordered loop of h itself: d.Reject(false), the broker dead-letters it.
 //
-// A panic of h is a failure like any other, and logged with its stack. h that ignores a NotNow may run again for the same
-// attempt when the message comes back as another delivery.
+// A panic of h is a failure like any other, and logged with its stack. A nil h stays nil, for the worker's constructor to
+// refuse.
 func (r *Retrier) Handle(h Handler) Handler {
+	if h == nil {
+		return nil
+	}
 	return func(ctx context.Context, d amqp.Delivery) error {
 		if err := r.elsewhere(ctx); err != nil {
 			return err

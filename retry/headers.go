@@ -104,7 +104,7 @@ func trusted(exchange, key, queue string, others ...string) bool {
 func restore(d amqp.Delivery, trusted bool) (amqp.Delivery, record) {
 	own := d.Headers
 	d.Headers = foreign(d.Headers)
-	if !trusted {
+	if !trusted || len(own) == 0 {
 		return d, record{attempt: 1}
 	}
 	if key, ok := own[keyHeader].(string); ok {
