@@ -47,7 +47,7 @@ func TestAroundSubscribers(t *testing.T) {
 				require.NoError(t, err)
 				h := func(ctx context.Context, d amqp.Delivery) error {
 					d.MessageId = queue
-					return both.failing(3 - 2*i)(ctx, d)
+					return both.failing(3-2*i)(ctx, d)
 				}
 				sub, topology, err := open(s, x, queue, r.Handle, h)
 				require.NoError(t, err)
