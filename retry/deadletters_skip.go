@@ -80,7 +80,7 @@ func (l *DeadLetters) skip(ctx context.Context, queue string) (lost string, err 
 	s := skipper{conn: conn, queue: queue}
 	why, err := s.find(ctx)
 	if err == nil && s.found != nil {
-		lost = fmt.Sprintf("%v, taken off queue %q: %v", s.found, queue, why)
+		lost = fmt.Sprintf("%v, taken off queue %q; the driver says: %s", s.found, queue, reasonOf(why))
 		err = conn.Ack(s.found)
 	}
 	err = errors.Join(err, s.putBack(ctx))
@@ -91,6 +91,15 @@ func (l *DeadLetters) skip(ctx context.Context, queue string) (lost string, err 
 		err = fmt.Errorf("queue %q: every message can be read", queue)
 	}
 	return lost, err
+}
+
+// reasonOf is the driver's word, which holds nothing of the message.
+func reasonOf(err error) string {
+	var e *amqp.Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return err.Error()
 }
 
 // skipper has messages in hand that the driver is not shown.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -75,7 +76,7 @@ func (c command) print(l retry.DeadLetter) {
 	line("last error", l.LastError, l.LastError != "")
 	line("by", l.Consumer, l.Consumer != "")
 	line("left out", strings.Join(l.Cut, ", "), len(l.Cut) > 0)
-	line("exchange", l.Exchange, true)
+	line("exchange", cmp.Or(l.Exchange, "(the default exchange)"), true)
 	line("routing key", l.RoutingKey, true)
 	line("type", l.Type, l.Type != "")
 	line("content type", l.ContentType, l.ContentType != "")
@@ -138,7 +139,7 @@ func (c command) did(n int, what string, err error) error {
 func skip(ctx context.Context, c command) error {
 	lost, err := c.letters.SkipUnreadable(ctx, c.queue+".dlq")
 	if lost != "" {
-		fmt.Fprintln(c.out, "lost:", safe(lost))
+		fmt.Fprintln(c.out, "lost:", lost) // which is text to be printed
 	}
 	return err
 }
@@ -172,4 +173,3 @@ func cell(s string, most int) string {
 	}
 	return s
 }
-
