@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -36,20 +35,12 @@ func (s *dead) everywhere() map[string]int {
 
 // Broken off anywhere, by the loss of a connection, of a channel, or by the end of its context, a Redrive loses nothing, and
 // sends twice only what was in hand.
-func TestBrokenOffNothingIsLost(t *testing.T) {
+func TestChaosBrokenOffNothingIsLost(t *testing.T) {
 	t.Parallel()
-	breakOff(t, 3)
-}
-
-// TestChaosBrokenOff is the long form.
-func TestChaosBrokenOff(t *testing.T) {
-	if os.Getenv("WARREN_CHAOS") == "" {
-		return
+	rounds := 3 // of five faults each
+	if os.Getenv("WARREN_CHAOS") != "" {
+		rounds = 100
 	}
-	breakOff(t, 100)
-}
-
-func breakOff(t *testing.T, rounds int) {
 	const n, inHand = 240, 100
 	s := newDead(t)
 	odd := func(l retry.DeadLetter) bool { i, _ := strconv.Atoi(l.MessageId); return i%2 == 1 }
@@ -272,5 +263,51 @@ func TestFrozenNetwork(t *testing.T) {
 		return err == nil && n == 300
 	}, "all are back")
 	require.Len(t, s.look(-1), 300)
-	t.Log(fmt.Sprintf("the look at a frozen broker, with 2 s, ended after %v: %v", took.Round(time.Millisecond), last))
+	t.Logf("the look at a frozen broker, with 2 s, ended after %v: %v", took.Round(time.Millisecond), last)
+}
+
+// What the caller's function does, panic or end its goroutine, harms nothing, and a Conn that is closed ends everything.
+func TestRedriveEndsWithItsSurroundings(t *testing.T) {
+	t.Parallel()
+	s := newDead(t)
+	s.bury(0, 30)
+	where := func(f func()) retry.Selection {
+		return retry.Selection{Where: func(l retry.DeadLetter) bool {
+			if l.MessageId == "20" {
+				f()
+			}
+			return true
+		}}
+	}
+	_, err := s.letters.Redrive(s.within(patience), where(func() { panic("of the caller") }))
+	require.ErrorContains(t, err, "panic: of the caller")
+	_, err = s.letters.Redrive(s.within(patience), where(runtime.Goexit))
+	require.ErrorContains(t, err, "has ended its goroutine")
+	s.lost(t, 30)
+
+	closing := s.dial(s.name + "-closing")
+	l, err := retry.NewDeadLetters(closing, s.queue.Name)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		for _, err := range l.All(s.within(patience)) {
+			if err != nil {
+				ended <- err
+				return
+			}
+			_ = closing.Close(context.Background())
+		}
+	}()
+	require.ErrorIs(t, receive(t, ended, "the end of All"), reconnect.ErrClosed)
+	_, err = l.Redrive(s.within(patience), retry.Selection{})
+	require.ErrorIs(t, err, reconnect.ErrClosed)
+	s.lost(t, 30)
+}
+
+// lost fails unless n messages are in the two queues.
+func (s *dead) lost(t *testing.T, n int) {
+	t.Helper()
+	testenv.Eventually(t, patience, func() bool {
+		return s.depth(s.queue.Name)+s.depth(s.queue.DeadLetterQueue()) == n && s.broker.Queue(t, s.queue.DeadLetterQueue()).Unacked == 0
+	}, "%d messages", n)
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"iter"
-	"math"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -47,7 +45,7 @@ type reader struct {
 	kind  kind
 	stop  <-chan struct{} // closed when no more is to be taken
 
-	total  int       // messages to be taken at most: those that were there at the beginning
+	total  int       // messages to be taken at most: those that were there at the beginning, so that it comes to an end
 	seen   int       // taken
 	expect int       // of them, at least so many are there or on their way back from a channel that was lost,
 	until  time.Time // if they come until then
@@ -57,7 +55,8 @@ type reader struct {
 	again   bool            // the last message taken had been given back before
 	held    []handed        // in order
 	spare   []amqp.Delivery // taken, and not yet handed out by next
-	open    int             // taken, and neither held nor settled
+	open    int             // taken, and neither held nor known to be settled
+	doubt   int             // of these, acknowledged
 	under   int             // settlements under way
 }
 
@@ -221,19 +220,23 @@ func (r *reader) ack(ctx context.Context, ds []amqp.Delivery, prefix bool) error
 	if len(ds) == 0 {
 		return nil
 	}
+	r.doubt += len(ds)
 	if prefix && len(r.held) == 0 { // nothing before them is to stay
-		if err := r.settle(ctx, func() error { return r.ch.Ack(ds[len(ds)-1].DeliveryTag, true) }); err != nil {
+		ds = ds[len(ds)-1:]
+	} else {
+		prefix = false
+	}
+	for _, d := range ds {
+		if err := r.settle(ctx, func() error { return r.ch.Ack(d.DeliveryTag, prefix) }); err != nil {
 			return err
 		}
-	} else {
-		for _, d := range ds {
-			if err := r.settle(ctx, func() error { return r.ch.Ack(d.DeliveryTag, false) }); err != nil {
-				return err
-			}
-		}
 	}
-	r.open -= len(ds)
-	return call(ctx, func() error { return r.ch.Qos(1, 0, false) }) // the broker answers in order: it has taken the acks in
+	if err := call(ctx, func() error { return r.ch.Qos(1, 0, false) }); err != nil {
+		return err
+	}
+	r.open -= r.doubt // the broker answers in order: it has taken the acks in
+	r.doubt = 0
+	return nil
 }
 
 // settle keeps the number of settlements under way within bounds. Of all that the queue can be asked, only the request for another
@@ -259,108 +262,25 @@ func (r *reader) settle(ctx context.Context, f func() error) error {
 // what it had in hand.
 func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open }
 
-// putBack gives back what is held, in its order and to its place.
-//
-// A quorum queue keeps what was given back apart from what nobody has had, hands it out first, and appends what comes. So
-// behind the messages held there must be none that had been given back before: they are taken too. That one was not says
-// that there are no more of them.
-func (r *reader) putBack(ctx context.Context) error {
-	for _, d := range r.spare {
-		r.hold(d)
-	}
-	r.spare, r.stop = nil, nil
-	if len(r.held) == 0 {
-		return nil
-	}
-	if r.kind.quorum && r.again {
-		r.expect = 0
-		if err := r.begin(ctx); err != nil {
-			return err
-		}
-		for r.again {
-			got, err := r.next(ctx, math.MaxInt)
-			if err != nil {
-				return err
-			}
-			for _, d := range got {
-				r.hold(d)
-			}
-			if len(got) == 0 {
-				break
-			}
-		}
-	}
-	return r.release(ctx)
-}
-
-// release gives back what is held, and waits until it is ready again.
-func (r *reader) release(ctx context.Context) error {
-	ready, err := r.ready(ctx)
-	if err != nil {
-		return err
-	}
-	under := 0
-	for group := range together(r.held) {
-		if err := r.ch.Nack(group[len(group)-1].tag, true, true); err != nil {
-			return err
-		}
-		ready += len(group)
-		if under++; under == pipelined {
-			if err := r.returned(ctx, ready); err != nil {
-				return err
-			}
-			under = 0
-		}
-	}
-	r.held = nil
-	return r.returned(ctx, ready)
-}
-
-// together splits what is held into groups that can be given back with one nack each: of one consumer, and of as many as the
-// broker keeps in order.
-func together(held []handed) iter.Seq[[]handed] {
-	return func(yield func([]handed) bool) {
-		for from := 0; from < len(held); {
-			to := from + 1
-			for to < len(held) && to-from < pipelined && held[to].consumer == held[from].consumer {
-				to++
-			}
-			if !yield(held[from:to]) {
-				return
-			}
-			from = to
-		}
-	}
-}
-
-// returned waits until so many messages are ready.
-func (r *reader) returned(ctx context.Context, want int) error {
-	for late := time.Now().Add(settled); ; {
-		now, err := r.ready(ctx)
-		if err != nil || now >= want || time.Now().After(late) {
-			return err
-		}
-		if err := pause(ctx, 2*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
 // begin looks how much there is to be taken, from the head on.
-func (r *reader) begin(ctx context.Context) error {
-	n, err := r.ready(ctx)
-	r.seen, r.total = 0, max(n, r.expect)
+func (r *reader) begin(ctx context.Context) (err error) {
+	r.seen = 0
+	r.total, err = r.ready(ctx)
 	return err
 }
 
 // restart puts back what is held, and begins again.
 func (r *reader) restart(ctx context.Context) error {
-	stop := r.stop
+	stop, left := r.stop, r.left()
 	if err := r.putBack(ctx); err != nil {
 		return err
 	}
-	r.stop, r.expect = stop, 0
-	return r.begin(ctx)
+	r.stop, r.expect, r.until = stop, 0, time.Time{}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	r.total = min(r.total, left)
+	return nil
 }
 
 // ready is the number of messages that wait in the queue.

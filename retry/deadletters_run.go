@@ -30,7 +30,8 @@ type run struct {
 
 	unreadable atomic.Pointer[error]
 	busy       atomic.Bool // pass is running
-	expect     int         // messages that the last channel has left
+	left       int         // messages that the last channel has left at most,
+	expect     int         // and for certain
 	lost       time.Time   // when that was lost
 
 	over bool // it has ended with err
@@ -54,7 +55,11 @@ func (l *DeadLetters) run(ctx context.Context, pass func(life context.Context, r
 // frozen is given up only when its heartbeats fail to come.
 func notLongAfter(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- f() }()
+	go func() {
+		err := errors.New("a function of the caller's has ended its goroutine")
+		defer func() { done <- err }()
+		err = f()
+	}()
 	select {
 	case err := <-done:
 		return err
@@ -111,8 +116,10 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		return fmt.Errorf("one of them cannot be read, and closes the connection; SkipUnreadable takes it out: %w", *why), false
 	}
 	rd := &reader{ch: ch, queue: deadLetterQueue(r.letters.queue), kind: r.kind, stop: ctx.Done(), portion: 1,
-		expect: r.expect, until: r.lost.Add(r.patience())}
-	err = rd.begin(life)
+		total: r.left, expect: r.expect, until: r.lost.Add(r.patience())}
+	if r.lost.IsZero() {
+		err = rd.begin(life)
+	}
 	if err == nil {
 		err = r.pass(life, rd)
 	}
@@ -130,7 +137,7 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
 			return err, false
 		}
-		r.expect, r.lost = rd.left(), time.Now()
+		r.left, r.expect, r.lost = rd.left(), rd.left()-rd.doubt, time.Now()
 		return err, true
 	}
 	return err, false
