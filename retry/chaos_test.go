@@ -30,28 +30,30 @@ func cuts() int {
 // each message was handled again, or it would stand in a queue; none is in the dead-letter queue.
 func TestChaosCutAtEachStep(t *testing.T) {
 	t.Parallel()
-	for name, step := range map[string]func(c *cutter){
-		"before the copy is published":                            func(c *cutter) { c.inHandler = c.cut },
-		"before its confirm arrives":                              func(c *cutter) { c.inHandler, c.meanwhile = c.proxy.FreezeToClient, c.cutOnceCopied },
-		"before the acknowledgement":                              func(c *cutter) { c.beforeAck = c.cut },
-		"before the copy is published, the publishing side alone": func(c *cutter) { c.inHandler = c.cut; c.apart() },
-		"before its confirm arrives, the publishing side alone": func(c *cutter) {
-			c.inHandler, c.meanwhile = c.proxy.FreezeToClient, c.cutOnceCopied
-			c.apart()
-		},
+	half := cuts() / 2
+	frozen := func(c *cutter) { c.inHandler, c.meanwhile = c.proxy.FreezeToClient, c.cutOnceCopied }
+	for name, step := range map[string]struct {
+		times int
+		set   func(c *cutter)
+	}{
+		"before the copy is published":                            {half, func(c *cutter) { c.inHandler = c.cut }},
+		"before the copy is published, the publishing side alone": {half, func(c *cutter) { c.inHandler = c.cut; c.apart() }},
+		"before its confirm arrives":                              {half, frozen},
+		"before its confirm arrives, the publishing side alone":   {half, func(c *cutter) { frozen(c); c.apart() }},
+		"before the acknowledgement":                              {cuts(), func(c *cutter) { c.beforeAck = c.cut }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCutter(t)
-			step(c)
+			step.set(c)
 			c.start()
 			began := time.Now()
-			for i := range cuts() {
+			for i := range step.times {
 				c.one(strconv.Itoa(i))
 			}
 			c.setup.empty(c.policy)
 			require.Zero(t, c.depth(c.queue.DeadLetterQueue()))
-			t.Logf("%d cuts, %d runs, %v each", cuts(), c.runs(), (time.Since(began) / time.Duration(cuts())).Round(time.Millisecond))
+			t.Logf("%d cuts, %d runs, %v each", step.times, c.runs(), (time.Since(began) / time.Duration(step.times)).Round(time.Millisecond))
 		})
 	}
 }
@@ -77,7 +79,7 @@ func newCutter(t *testing.T) *cutter {
 	broker := testenv.Shared(t)
 	proxy := testenv.Proxy(t, broker.URL())
 	nothing := func() {}
-	c := &cutter{proxy: proxy, policy: retry.Policy{MaxAttempts: 1000, InitialDelay: 100 * time.Millisecond, Multiplier: 1},
+	c := &cutter{proxy: proxy, policy: retry.Policy{MaxAttempts: 1000, InitialDelay: 60 * time.Millisecond, Multiplier: 1},
 		inHandler: nothing, beforeAck: nothing, meanwhile: nothing,
 		seen: map[string]int{}, handled: map[string]int{}, sent: make(chan struct{}, 1), failed: make(chan string, 1)}
 	c.setup = newSetupOn(t, broker, proxy.URL(), workqueue.Queue{})
@@ -98,7 +100,7 @@ func (c *cutter) cut() { c.proxy.Cut() }
 func (c *cutter) cutOnceCopied() {
 	c.t.Helper()
 	testenv.Eventually(c.t, patience, func() bool {
-		return c.depth(c.queue.Name)+c.depth(c.queue.Name+".retry.100") > 1
+		return c.depth(c.queue.Name)+c.depth(c.queue.Name+".retry.60") > 1
 	}, "the copy is there")
 	c.proxy.Cut()
 	c.proxy.Heal()

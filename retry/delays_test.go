@@ -24,6 +24,7 @@ import (
 // A17: a thousand messages with delays in random order, connections cut in the middle, then the broker restarted: none is
 // lost, none early, each is as it was.
 func TestA17DelaysInRandomOrder(t *testing.T) {
+	t.Parallel() // with what does not need the node
 	node := testenv.Node(t)
 	s := newSetupOn(t, node.Broker, node.URL(), workqueue.Queue{})
 	const n = 1000

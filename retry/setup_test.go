@@ -3,6 +3,7 @@ package retry_test
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -21,7 +22,11 @@ import (
 	"github.com/warrenmq/warren/workqueue"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// TestMain lets more tests run at once than there are processors: nearly all of them wait, each for its own queues.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "12") // -parallel still has the last word
+	testenv.Main(m)
+}
 
 // patience is how long a test waits for what must happen; far above what it takes.
 const patience = 30 * time.Second
