@@ -239,3 +239,32 @@ func TestOrderedHandlersAreNotCopied(t *testing.T) {
 		s.empty(quick)
 	})
 }
+
+// P50: what the broker moves while its target is gone waits, and arrives when that is there again, without a hot loop.
+func TestMissingTargets(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t)
+	policy := retry.Policy{MaxAttempts: 2, InitialDelay: 500 * time.Millisecond}
+	v := newVisits()
+	stop := s.start(s.retrier(policy).Handle(v.failing(2)), workqueue.WorkerConfig{})
+	s.publish(1)
+	delay := s.queue.Name + ".retry.500"
+	testenv.Eventually(t, patience, func() bool { return v.total() == 1 && s.depth(s.queue.Name) == 0 }, "the copy waits")
+	require.NoError(t, stop())
+	s.broker.DeleteQueue(t, s.queue.Name)
+	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, delay).Ready == 0 }, "its time has come")
+	require.NoError(t, s.conn.Declare(s.within(patience), s.queue.Topology()))
+	stop = s.start(s.retrier(policy).Handle(v.failing(2)), workqueue.WorkerConfig{})
+	testenv.Eventually(t, patience, func() bool { return v.total() == 2 }, "back in the queue") // 2 s in these tests, else 3 min
+	require.Equal(t, 2, v.of("0")[1].Attempt)
+	require.NoError(t, stop())
+
+	// A handler without a Retrier fails while the dead-letter queue is gone.
+	s.broker.DeleteQueue(t, s.queue.DeadLetterQueue())
+	s.start(v.failing(always), workqueue.WorkerConfig{})
+	s.publish(1)
+	testenv.Eventually(t, patience, func() bool { return v.total() == 3 }, "failed")
+	require.NoError(t, s.conn.Declare(s.within(patience), policy.Topology(s.queue.Name)))
+	s.drain(s.queue.DeadLetterQueue(), 1)
+	require.Equal(t, 3, v.total())
+}
