@@ -77,6 +77,44 @@ func TestLetterBelievesOwnHeadersOnly(t *testing.T) {
 	require.False(t, bare.ByBroker)
 }
 
+// A message that has been given back nearly as often as its queue allows is left alone.
+func TestDeliveryLimitIsKeptInSight(t *testing.T) {
+	for _, tt := range []struct {
+		limit int64
+		count any
+		fine  bool
+	}{{1000, nil, true}, {1000, int64(500), true}, {1000, int64(501), false}, {1000, int32(999), false}, {dlqDeliveryLimit, int64(900_000), true}} {
+		r := &reader{kind: kind{quorum: true, limit: tt.limit}, portion: 1}
+		d := amqp.Delivery{MessageId: "m"}
+		if tt.count != nil {
+			d.Headers = amqp.Table{"x-delivery-count": tt.count}
+		}
+		err := r.learn([]amqp.Delivery{d})
+		require.Equal(t, tt.fine, err == nil, "limit %d, count %v: %v", tt.limit, tt.count, err)
+	}
+}
+
+// Portions grow, but not by much at a time, and are small where messages are large.
+func TestPortions(t *testing.T) {
+	r := &reader{kind: kind{limit: 1000}, portion: 1}
+	sized := func(n, size int) (ds []amqp.Delivery) {
+		for range n {
+			ds = append(ds, amqp.Delivery{Body: make([]byte, size)})
+		}
+		return ds
+	}
+	for _, want := range []int{4, 16, 64, 256, portionMost, portionMost} {
+		require.NoError(t, r.learn(sized(r.portion, 100)))
+		require.Equal(t, want, r.portion)
+	}
+	require.NoError(t, r.learn(sized(1, 100)))
+	require.Equal(t, portionMost, r.portion, "a queue that had no more says nothing")
+	require.NoError(t, r.learn(sized(10, 1<<20)))
+	require.Equal(t, 7, r.portion)
+	require.NoError(t, r.learn(sized(2, 16<<20)))
+	require.Equal(t, 1, r.portion)
+}
+
 // Whatever the headers are, a letter can be read, and what is sent back is on its first attempt, and carries none of the
 // broker's headers.
 func FuzzLetter(f *testing.F) {

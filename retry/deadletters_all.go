@@ -16,12 +16,13 @@ import (
 // one of the messages cannot be read (see SkipUnreadable), or the queue cannot be looked into.
 func (l *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
-		letters, done, stop := make(chan DeadLetter), make(chan error, 1), make(chan struct{})
-		go func() { done <- l.look(ctx, letters, stop) }()
+		ctx, end := context.WithCancelCause(ctx)
+		letters, done := make(chan DeadLetter), make(chan error, 1)
+		go func() { done <- l.look(ctx, letters) }()
 		ended := false
 		defer func() {
-			if !ended { // by the loop, in whatever way
-				close(stop)
+			end(errEnough)
+			if !ended { // but by the loop, in whatever way
 				<-done
 			}
 		}()
@@ -41,14 +42,14 @@ func (l *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	}
 }
 
-// look sends each dead letter to letters, until stop is closed.
-func (l *DeadLetters) look(ctx context.Context, letters chan<- DeadLetter, stop <-chan struct{}) error {
+// look sends each dead letter to letters, until ctx ends.
+func (l *DeadLetters) look(ctx context.Context, letters chan<- DeadLetter) error {
 	shown := 0
 	return l.run(ctx, func(life context.Context, r *reader) error {
 		if shown > 0 {
 			return fmt.Errorf("the connection was lost after %d of them", shown)
 		}
-		for !closed(stop) && !closed(r.stop) {
+		for !closed(r.stop) {
 			got, err := r.next(life, math.MaxInt)
 			if err != nil {
 				return err
@@ -61,16 +62,13 @@ func (l *DeadLetters) look(ctx context.Context, letters chan<- DeadLetter, stop 
 				select {
 				case letters <- letterOf(d, l.queue).DeadLetter:
 					shown++
-				case <-stop:
 				case <-r.stop:
 				case <-life.Done():
 					return context.Cause(life)
 				}
 			}
 		}
-		if err := r.putBack(life); err != nil {
-			return err
-		}
+		_ = r.putBack(life) // when that fails the channel is lost, and the broker gives them back
 		return context.Cause(ctx)
 	})
 }

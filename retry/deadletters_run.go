@@ -13,8 +13,23 @@ import (
 	"github.com/warrenmq/warren/reconnect"
 )
 
-// putBackWithin is how long a run that is to end may take to give back what it has in hand.
-const putBackWithin = 5 * time.Second
+// How long a run may take to give back what it has in hand: when its context has ended, and when its caller has only seen
+// enough.
+const (
+	putBackWithin       = 5 * time.Second
+	putBackEnoughWithin = time.Minute
+)
+
+// errEnough ends a run whose caller wants no more of it.
+var errEnough = errors.New("enough seen")
+
+// grace is how long a run may go on whose context has ended.
+func grace(ctx context.Context) time.Duration {
+	if context.Cause(ctx) == errEnough {
+		return putBackEnoughWithin
+	}
+	return putBackWithin
+}
 
 // refusal is the end of a run for a reason that another channel will not change.
 type refusal struct{ err error }
@@ -65,7 +80,7 @@ func notLongAfter(ctx context.Context, f func() error) error {
 		return err
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(putBackWithin + time.Second)
+	late := time.NewTimer(grace(ctx) + time.Second)
 	defer late.Stop()
 	select {
 	case err := <-done:
@@ -81,7 +96,7 @@ func (r *run) supervise(ctx context.Context) error {
 	defer end()
 	defer context.AfterFunc(ctx, func() {
 		if r.busy.Load() {
-			_ = pause(life, putBackWithin)
+			_ = pause(life, grace(ctx))
 		}
 		end()
 	})()

@@ -2,96 +2,17 @@ package retry
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/reconnect"
 )
-
-// Selection says which dead letters. The zero value is all of them; of what is set, all must hold.
-type Selection struct {
-	// IDs are the MessageIds of those that are meant, of all that have them. nil: any; an empty list: none.
-	IDs []string
-
-	// Where, when set, says whether a dead letter is meant. It may be asked again about one after a lost connection. It runs
-	// on another goroutine than the caller's.
-	Where func(DeadLetter) bool
-
-	// Limit is how many at most, the oldest ones. Default, and -1: no limit.
-	Limit int
-
-	// PerSecond is how many a second at most. Default: no limit.
-	PerSecond float64
-
-	// DryRun counts them, and does nothing.
-	DryRun bool
-}
-
-const (
-	// moveChunk is how many are confirmed, and then taken off the queue, together; so many come again at most when that is
-	// interrupted.
-	moveChunk = 100
-	// maxReported bounds the messages whose own errors are returned.
-	maxReported = 10
-)
-
-func (s Selection) validate() error {
-	var faults []error
-	if s.Limit < -1 {
-		faults = append(faults, fmt.Errorf("Limit: %d, must be positive, or 0 or -1 for none", s.Limit))
-	}
-	if !(s.PerSecond >= 0) || math.IsInf(s.PerSecond, 0) {
-		faults = append(faults, fmt.Errorf("PerSecond: %v, must be positive, or 0 for no limit", s.PerSecond))
-	}
-	return errors.Join(faults...)
-}
-
-// none tells that nothing can be meant.
-func (s Selection) none() bool { return s.IDs != nil && len(s.IDs) == 0 }
-
-// picky tells that there may be some that are not meant.
-func (s Selection) picky() bool { return s.IDs != nil || s.Where != nil }
-
-// Redrive sends dead letters back to the queue that l was made for, to no other, and returns how many. They come as they
-// were first delivered, on their first attempt; only an Expiration they have no more. Each is taken off the dead-letter
-// queue when the broker has confirmed its copy. Those that are ready when it begins are looked at, oldest first, and what
-// is not meant goes back to its place. One that is sent back, fails, and is a dead letter again while this still runs is not
-// sent back a second time.
-//
-// It blocks until all is done or ctx has ended, through lost connections: what was in hand then, 100 messages at most, may
-// have been sent back and be sent once more, and is counted again. Whatever else ends it leaves the rest where it was, and
-// n says how many were sent: no queue takes them (*reconnect.ReturnedError), the queue is full (reconnect.ErrRefused), an
-// alarm (reconnect.ErrBlocked), the dead-letter queue cannot be looked into. A message that cannot be published
-// stays alone, and is named in the error.
-func (l *DeadLetters) Redrive(ctx context.Context, s Selection) (n int, err error) {
-	id := rand.Text()
-	j := &job{letters: l, what: s, run: id, do: func(ctx context.Context, ls []letter) error {
-		msgs := make([]reconnect.Message, len(ls))
-		for i, letter := range ls {
-			msgs[i] = reconnect.Message{Key: l.queue, Publishing: letter.back(id)}
-		}
-		return l.pub.PublishBatch(ctx, msgs)
-	}}
-	if err := j.move(ctx); err != nil {
-		return j.n, l.failed("redrive", err)
-	}
-	return j.n, nil
-}
-
-// Discard is Redrive, but deletes.
-func (l *DeadLetters) Discard(ctx context.Context, s Selection) (n int, err error) {
-	j := &job{letters: l, what: s, do: func(context.Context, []letter) error { return nil }}
-	if err := j.move(ctx); err != nil {
-		return j.n, l.failed("discard", err)
-	}
-	return j.n, nil
-}
 
 // job is one Redrive or Discard.
 type job struct {
@@ -100,43 +21,69 @@ type job struct {
 	run     string // of a Redrive
 	do      func(ctx context.Context, ls []letter) error
 
-	ids    map[string]bool // IDs as a set
-	n      int             // done
-	next   time.Time       // when the next one may be, by PerSecond
-	faults []error         // of messages that stay
-	left   int             // such messages that are not in faults
+	ids  map[string]bool // IDs as a set
+	next time.Time       // when the next one may be, by PerSecond
+
+	mu     sync.Mutex // of all below: a call may return while its run is still held up by the broker
+	n      int        // done
+	faults []error    // of messages that stay
+	left   int        // such messages that are not in faults
 }
 
-func (j *job) move(ctx context.Context) error {
+func (j *job) move(ctx context.Context) (n int, err error) {
 	if err := j.what.validate(); err != nil {
-		return err
+		return 0, err
 	}
 	if j.what.none() {
-		return nil
+		return 0, nil
 	}
 	j.ids = make(map[string]bool, len(j.what.IDs))
 	for _, id := range j.what.IDs {
 		j.ids[id] = true
 	}
-	err := j.letters.run(ctx, func(life context.Context, r *reader) error {
-		j.faults, j.left = nil, 0
-		if j.what.DryRun {
-			j.n = 0
-		}
+	err = j.letters.run(ctx, func(life context.Context, r *reader) error {
+		j.begin()
 		err := j.pass(ctx, life, r)
 		if life.Err() != nil {
 			return err
 		}
 		return errors.Join(err, r.putBack(life))
 	})
-	if j.left > 0 {
-		j.faults = append(j.faults, fmt.Errorf("and %d more", j.left))
+	return j.result(err)
+}
+
+// begin forgets what the next pass will find out again.
+func (j *job) begin() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.faults, j.left = nil, 0
+	if j.what.DryRun {
+		j.n = 0
 	}
-	return errors.Join(append(j.faults, err)...)
+}
+
+// result is what the call returns that ended with err.
+func (j *job) result(err error) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	faults := slices.Clone(j.faults)
+	if j.left > 0 {
+		faults = append(faults, fmt.Errorf("and %d more", j.left))
+	}
+	return j.n, errors.Join(append(faults, err)...)
+}
+
+// did counts.
+func (j *job) did(n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.n += n
 }
 
 // remaining is how many more may be done.
 func (j *job) remaining() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if j.what.Limit <= 0 {
 		return math.MaxInt
 	}
@@ -207,7 +154,7 @@ func (j *job) portion(work, life context.Context, r *reader, got []amqp.Delivery
 		}
 	}
 	if j.what.DryRun {
-		j.n += len(todo.ds)
+		j.did(len(todo.ds))
 		keep, todo = got, meant{}
 	}
 	var err error
@@ -254,7 +201,7 @@ func (j *job) chunkDone(work, life context.Context, r *reader, m meant, prefix b
 	} else if err != nil {
 		gone, stay = nil, m.ds
 	}
-	j.n += len(gone)
+	j.did(len(gone))
 	return stay, errors.Join(err, r.ack(life, gone, prefix && len(gone) == len(m.ds)))
 }
 
@@ -276,6 +223,8 @@ func (j *job) sort(m meant, each reconnect.BatchError) (gone, stay []amqp.Delive
 }
 
 func (j *job) fault(d amqp.Delivery, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if len(j.faults) == maxReported {
 		j.left++
 		return
