@@ -15,6 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/apart"
 	"github.com/warrenmq/warren/internal/coalesce"
 )
 
@@ -163,6 +164,29 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	}
 	sock.SetHeartbeat(conn.Config.Heartbeat)
 	return opened{conn: conn, sock: sock, user: userOf(auth), expires: expires}, nil
+}
+
+// socket connects to one of the brokers, without the handshake of AMQP.
+func (d *dialer) socket(ctx context.Context) (apart.Socket, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
+	defer cancel()
+	to, err := d.addresses(ctx)
+	if err != nil {
+		return apart.Socket{}, err
+	}
+	auth, _, err := d.credentials(ctx)
+	if err != nil {
+		return apart.Socket{}, err
+	}
+	var faults []error
+	for _, addr := range to {
+		nc, err := d.open(ctx, addr)
+		if err == nil {
+			return apart.Socket{Conn: nc, Auth: auth, Vhost: d.uri.Vhost}, nil
+		}
+		faults = append(faults, fmt.Errorf("dial %s: %w", addr.network, err))
+	}
+	return apart.Socket{}, errors.Join(faults...)
 }
 
 // credentials are the provider's, asked anew, or the URL's.

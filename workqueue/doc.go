@@ -35,8 +35,8 @@
 // dead-lettering through the default exchange to "<name>.dlq", itself a quorum queue without limits. A classic queue
 // (Classic, MaxPriority) has no delivery limit, and failures are copied to the dead-letter queue with a confirm.
 //
-// Messages stay in the dead-letter queue until somebody takes them out: with Get on a channel of Conn.Channel, publish
-// them again, then acknowledge. Why the broker put one there stands in its x-first-death-reason header ("rejected" for a
+// Messages stay in the dead-letter queue until somebody takes them out: retry.DeadLetters looks at them and sends them
+// back. To have failures tried again first, wrap the handler in a retry.Retrier. Why the broker put one there stands in its x-first-death-reason header ("rejected" for a
 // failed handler, "delivery_limit", "expired"); the handler's error is in the worker's log under the message id.
 //
 // Rights that a user needs:
