@@ -12,8 +12,8 @@ BUILD = go build -buildvcs=false -o
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## install what tests and demo need and is missing: RabbitMQ, PostgreSQL, a C compiler
-	@scripts/setup broker database compiler
+setup: ## install what tests and demo need and is missing: RabbitMQ, PostgreSQL, PgBouncer, a C compiler
+	@scripts/setup broker database pooler compiler
 
 demo: ## a narrated run of what the library does, on a real broker
 	@scripts/setup --container-will-do broker

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"strconv"
 	"sync"
 	"testing"
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 const patience = 30 * time.Second
 
 // quiet keeps the expected losses out of the tests' output.
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // setup is an exchange of its own and a Conn of its own.
 type setup struct {

@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/apart"
 	"github.com/warrenmq/warren/internal/report"
 )
 
@@ -20,7 +21,10 @@ const ownCloseWithin = 500 * time.Millisecond
 
 // apart reports whether the function must not use the link now.
 func (w *supervised) apart() bool {
-	if w.tied.Load() {
+	switch {
+	case w.wish != nil:
+		return true
+	case w.tied.Load():
 		return false
 	}
 	until, _, _ := w.conn.unreadable.state(w.source())
@@ -99,6 +103,9 @@ type stay struct {
 // attend starts to look after a run of the function on s, up to the end of ctx, which is the function's.
 func (w *supervised) attend(ctx context.Context, s *session, end context.CancelCauseFunc) (*stay, context.Context) {
 	st := &stay{w: w, own: w.own != nil, end: end, leave: make(chan struct{})}
+	if w.wish != nil {
+		return st, apart.WithDialer(ctx, w.link.dialer.socket) // it is never asked to go
+	}
 	if st.own {
 		s.spawn(func() {
 			if w.conn.unreadable.awaitOver(ctx, w.source, w.repeat) {

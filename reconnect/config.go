@@ -42,12 +42,16 @@ type Config struct {
 	TLS *tls.Config
 
 	// TLSFunc, when set, is asked for the TLS configuration at each dial, instead of TLS: certificates renewed on disk
-	// are picked up by the next reconnect.
+	// are picked up by the next reconnect. The connections there are stay, on the old ones.
 	TLSFunc func(ctx context.Context) (*tls.Config, error)
 
 	// Credentials, when set, is asked before each dial, instead of the URL's user and password. With a time of expiry it
 	// is asked again after two thirds of the remaining life, and the new secret is sent to the broker over the live
-	// connection (connection.update-secret). A zero time means that the credentials do not expire.
+	// connection (connection.update-secret). A zero time means that the credentials do not expire. With OAuth 2, what is
+	// given here as expiry must be no later than the token's, from where on the broker refuses everything (403) and, from
+	// RabbitMQ 4.2.6 on, closes the connection. A secret that it refuses ends the connection, and the next dial asks again.
+	// For a user by client certificate return an *amqp.ExternalAuth, or name the mechanism in the URL
+	// (auth_mechanism=external).
 	Credentials func(ctx context.Context) (auth amqp.Authentication, expires time.Time, err error)
 
 	// Heartbeat is the interval asked of the broker, whole seconds, 1 s to 65535 s; the smaller of both sides' holds. A

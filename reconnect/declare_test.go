@@ -129,6 +129,7 @@ func TestDeclareWithoutTheRight(t *testing.T) {
 	var fault *TopologyError
 	require.ErrorAs(t, err, &fault)
 	require.Equal(t, fmt.Sprintf("queue %q", name), fault.Entity)
+	require.Equal(t, []string{"right", fmt.Sprintf("configure on queue '%s'", name), "none"}, []string{fault.Argument, fault.Wanted, fault.Existing})
 	require.Equal(t, amqp.AccessRefused, amqpCode(err))
 }
 

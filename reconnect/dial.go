@@ -15,6 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/apart"
 	"github.com/warrenmq/warren/internal/coalesce"
 )
 
@@ -156,10 +157,36 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	}
 	if err != nil {
 		sock.Kill() // ends the driver's goroutines too
+		if a, ok := nc.(*attentive); ok && a.refusal() != nil {
+			return opened{}, fmt.Errorf("TLS handshake with %s: %w", to.network, a.refusal())
+		}
 		return opened{}, handshakeError(ctx, err, time.Since(began))
 	}
 	sock.SetHeartbeat(conn.Config.Heartbeat)
 	return opened{conn: conn, sock: sock, user: userOf(auth), expires: expires}, nil
+}
+
+// socket connects to one of the brokers, without the handshake of AMQP.
+func (d *dialer) socket(ctx context.Context) (apart.Socket, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
+	defer cancel()
+	to, err := d.addresses(ctx)
+	if err != nil {
+		return apart.Socket{}, err
+	}
+	auth, _, err := d.credentials(ctx)
+	if err != nil {
+		return apart.Socket{}, err
+	}
+	var faults []error
+	for _, addr := range to {
+		nc, err := d.open(ctx, addr)
+		if err == nil {
+			return apart.Socket{Conn: nc, Auth: auth, Vhost: d.uri.Vhost}, nil
+		}
+		faults = append(faults, fmt.Errorf("dial %s: %w", addr.network, err))
+	}
+	return apart.Socket{}, errors.Join(faults...)
 }
 
 // credentials are the provider's, asked anew, or the URL's.
@@ -217,9 +244,9 @@ func (d *dialer) open(ctx context.Context, to address) (net.Conn, error) {
 	secure := tls.Client(nc, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = nc.Close()
-		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, err)
+		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, withAlert(err))
 	}
-	return secure, nil
+	return newAttentive(secure), nil
 }
 
 // config is the driver's configuration of one connection; the driver writes into the properties, so they are its own.
@@ -255,17 +282,18 @@ func handshakeError(ctx context.Context, err error, took time.Duration) error {
 }
 
 // isRefusal reports whether a dial failed for a reason that asking again will not mend: credentials, virtual host,
-// certificate. They are returned by Dial at once, and retried slowly by a link that had worked.
+// a certificate of either side. They are returned by Dial at once, and retried slowly by a link that had worked.
 func isRefusal(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
+	var alert tls.AlertError
 	switch code := amqpCode(err); {
 	case code == amqp.AccessRefused, code == amqp.NotAllowed:
 		return true
 	case errors.Is(err, amqp.ErrSASL):
 		return true
 	}
-	return errors.As(err, &cert) || errors.As(err, &record)
+	return errors.As(err, &cert) || errors.As(err, &record) || errors.As(err, &alert)
 }
 
 // userOf is the name under which the broker knows an authentication, as far as it can be told.

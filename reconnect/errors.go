@@ -49,7 +49,7 @@ func (e *ReturnedError) Error() string {
 // has no existing value.
 type TopologyError struct {
 	Entity           string // `queue "images"`
-	Argument         string // the argument or property that differs, when the broker names one
+	Argument         string // the argument or property that differs, when the broker names one; "right" for a missing right
 	Wanted, Existing string // its two values as text
 	Err              error  // the *amqp.Error, when the broker said it; otherwise, from Verify, why a later one will
 }

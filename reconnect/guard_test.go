@@ -2,7 +2,6 @@ package reconnect
 
 import (
 	"io"
-	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -11,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/coalesce"
+
+	"github.com/warrenmq/warren/internal/testenv"
 )
 
 // An impatient publisher finds nothing stalled sooner than minStallAfter.
@@ -195,7 +196,7 @@ func TestTransit(t *testing.T) {
 
 // Each connection that is given up makes the next one be given twice the time, until nothing is stalled any more.
 func TestPatience(t *testing.T) {
-	s := stalls{log: slog.New(slog.DiscardHandler)}
+	s := stalls{log: testenv.Logger(io.Discard)}
 	s.note([]route{{"", "a"}, {"", "b"}})
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 32, 32} {
 		require.Equal(t, want*readAfter, s.patience())

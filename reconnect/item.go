@@ -118,6 +118,8 @@ func (it item) explain(err error) error {
 		fault := &TopologyError{Entity: it.entity.String(), Err: err}
 		if m := inequivalent.FindStringSubmatch(reason(err)); m != nil {
 			fault.Argument, fault.Wanted, fault.Existing = m[1], unquote(m[2]), unquote(m[3])
+		} else if right := it.missingRight(reason(err)); right != "" {
+			fault.Argument, fault.Wanted, fault.Existing = "right", right, "none"
 		}
 		return fault
 	}

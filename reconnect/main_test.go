@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"flag"
-	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -59,7 +59,7 @@ func testConfig(t *testing.T, cfg Config) (Config, *logText) {
 	setDefault(&cfg.Name, func() string { return testenv.Name(t, "conn") })
 	setDefault(&cfg.BackoffMin, func() time.Duration { return 20 * time.Millisecond })
 	setDefault(&cfg.BackoffMax, func() time.Duration { return 500 * time.Millisecond })
-	cfg.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg.Logger = testenv.Logger(log)
 	return cfg, log
 }
 
@@ -119,4 +119,14 @@ func phase(c *Conn, name string) string {
 		}
 	}
 	return ""
+}
+
+// reasonHas reports whether the reason of the state with that name contains the text.
+func reasonHas(c *Conn, name, text string) bool {
+	for _, s := range c.State() {
+		if s.Name == name {
+			return strings.Contains(s.Reason, text)
+		}
+	}
+	return false
 }

@@ -3,7 +3,7 @@ package reconnect
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"runtime"
 	"slices"
 	"sync"
@@ -56,7 +56,7 @@ func newPublishBench(b *testing.B, kind string, size int) *publishBench {
 	_, err = ch.QueueDeclare(pb.queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind, "x-max-length": 1000})
 	require.NoError(b, err)
 	b.Cleanup(func() { broker.DeleteQueue(b, pb.queue) })
-	conn, err := Dial(b.Context(), broker.URL(), Config{Logger: slog.New(slog.DiscardHandler)})
+	conn, err := Dial(b.Context(), broker.URL(), Config{Logger: testenv.Logger(io.Discard)})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, conn.Close(context.Background())) })
 	pb.p, err = conn.NewPublisher(PublisherConfig{})

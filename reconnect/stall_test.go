@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -98,7 +98,7 @@ func TestStalledQueueWithFailFast(t *testing.T) {
 
 // What is stalled, by its names.
 func TestStalls(t *testing.T) {
-	s := stalls{log: slog.New(slog.DiscardHandler)}
+	s := stalls{log: testenv.Logger(io.Discard)}
 	to := func(exchange, key string) *Message { return &Message{Exchange: exchange, Key: key} }
 	require.False(t, s.has(to("", "a")))
 	s.confirmed("", "a") // nothing to do

@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/apart"
 	"github.com/warrenmq/warren/internal/backoff"
 	"github.com/warrenmq/warren/internal/report"
 )
@@ -59,7 +60,7 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
-	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name)}
+	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name), wish: apart.Of(ctx)}
 	w.tied.Store(l != c.consuming || hasExclusive(items))
 	c.board.add(w, State{Name: name, Phase: phaseStarting})
 	defer func() { c.board.remove(w, err) }()
@@ -104,6 +105,7 @@ type supervised struct {
 	added      []item // to what is remembered
 
 	// See unreadable.go.
+	wish  *apart.Wish  // to be apart all the time; nil: none
 	own   *link        // when it is apart
 	tied  atomic.Bool  // it must not be
 	queue atomic.Value // string, from which it reads, once it said so

@@ -133,3 +133,23 @@ func TestHostsAreTakenApart(t *testing.T) {
 		require.Equal(t, want, [2]string{name, port}, host)
 	}
 }
+
+// A broker that demands a certificate says so in an alert, in TLS 1.3 after the client's handshake; Dial says it at once.
+func TestTLSCertificateDemanded(t *testing.T) {
+	t.Parallel()
+	authority := testenv.NewAuthority(t)
+	server := authority.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"127.0.0.1"}})
+	address := listener(t, func(nc net.Conn) {
+		_ = tls.Server(nc, &tls.Config{Certificates: []tls.Certificate{server.TLS}, ClientAuth: tls.RequireAnyClientCert}).Handshake()
+	})
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		cfg, log := testConfig(t, Config{TLS: &tls.Config{RootCAs: authority.Pool(), MaxVersion: version}})
+		began := time.Now()
+		_, err := Dial(within(t, 10*time.Second), "amqps://"+address+"/", cfg)
+		took(t, began, time.Second, "refusing a client without a certificate")
+		var alert tls.AlertError
+		require.ErrorAs(t, err, &alert)
+		require.ErrorContains(t, err, "refused by the broker: tls: ") // in TLS 1.2 no more than "handshake failure"
+		require.NotContains(t, log.String(), "attempts=2")
+	}
+}

@@ -186,6 +186,10 @@ func (c *Conn) ownLink(w *supervised) *link {
 	l.log, l.level, l.risks = l.log.With("worker", w.name), slog.LevelDebug, shared.risks
 	l.onUnreadable = func(err error) {
 		l.drain()
+		if w.wish != nil { // it knows what to do, and nobody shares its connection
+			w.wish.Unreadable(err)
+			return
+		}
 		c.unreadable.lostOwn(w.source(), err)
 	}
 	return l

@@ -3,12 +3,14 @@ package reconnect
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
 )
 
 var errBadFrame = errors.New("invalid field or value inside of a frame")
@@ -20,7 +22,7 @@ type suspicion struct {
 }
 
 func newSuspicion(t *testing.T) suspicion {
-	return suspicion{t, newUnreadable(slog.New(slog.DiscardHandler))}
+	return suspicion{t, newUnreadable(testenv.Logger(io.Discard))}
 }
 
 func (s suspicion) apart(want bool, who string) {
@@ -135,7 +137,7 @@ func TestAwaitTheEndOfASuspicion(t *testing.T) {
 }
 
 func TestNoLinkIsAddedWhileClosing(t *testing.T) {
-	u := newUnreadable(slog.New(slog.DiscardHandler))
+	u := newUnreadable(testenv.Logger(io.Discard))
 	first, second := &link{}, &link{}
 	require.True(t, u.add(first))
 	require.True(t, u.add(second))

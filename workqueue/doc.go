@@ -35,14 +35,22 @@
 // dead-lettering through the default exchange to "<name>.dlq", itself a quorum queue without limits. A classic queue
 // (Classic, MaxPriority) has no delivery limit, and failures are copied to the dead-letter queue with a confirm.
 //
-// Messages stay in the dead-letter queue until somebody takes them out: with Get on a channel of Conn.Channel, publish
-// them again, then acknowledge. Why the broker put one there stands in its x-first-death-reason header ("rejected" for a
+// Messages stay in the dead-letter queue until somebody takes them out: retry.DeadLetters looks at them and sends them
+// back. To have failures tried again first, wrap the handler in a retry.Retrier. Why the broker put one there stands in its x-first-death-reason header ("rejected" for a
 // failed handler, "delivery_limit", "expired"); the handler's error is in the worker's log under the message id.
 //
-// Rights that a user needs: configure on the queue and its dead-letter queue (unless Declare is Passive or Skip), write on
-// the queue's dead-letter exchange (amq.default unless DeadLetterExchange is set) to declare and, for producers, write on
-// amq.default; read on the queue to consume and, with DeadLetterExchange, read on that exchange and write on the
-// dead-letter queue to bind it.
+// Rights that a user needs:
+//
+//	to declare             configure on the queue and on its dead-letter queue, read on the queue, write on amq.default
+//	with DeadLetterExchange   configure, write and read on that exchange and write on the dead-letter queue instead of amq.default
+//	with NoDeadLetter         only configure on the queue
+//	to produce             write on amq.default
+//	to work                read on the queue; a classic queue's failures need write on its dead-letter exchange
+//
+// Declaring needs none when Declare is Passive (RabbitMQ 4.2.6 and 4.3.0 want configure, later ones any of the three) or Skip.
+// Write on amq.default lets a user publish to every queue: workers with a DeadLetterExchange, or with Passive quorum queues,
+// do without it. A missing right is a *reconnect.TopologyError, or the 403 of a publish, that names it; a worker that may not
+// read its queue says so in Conn.State and asks again, with backoff.
 //
 // # Reconnection
 //

@@ -3,7 +3,7 @@ package workqueue_test
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"runtime"
 	"strconv"
 	"sync"
@@ -20,7 +20,7 @@ import (
 )
 
 // quiet keeps the expected losses out of the tests' output.
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // A5: whatever ends consuming, there is one consumer per worker again and the next message is handled.
 func TestA5EveryEndOfConsumingLeadsBack(t *testing.T) {

@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,7 +81,7 @@ func TestNotNowIsBoundedByTheConsumerTimeout(t *testing.T) {
 	const timeout = 3 * time.Second
 	node, log := testenv.Node(t), newLines()
 	node.ConsumerTimeout(timeout)
-	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{ConsumerTimeout: timeout, Logger: slog.New(log)})
+	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{ConsumerTimeout: timeout, Logger: testenv.LoggerTo(log)})
 	var up atomic.Bool
 	var returned atomic.Int32
 	handled := newRuns()

@@ -3,7 +3,6 @@ package workqueue_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -28,7 +27,7 @@ func TestA11StaleCompletion(t *testing.T) {
 			t.Parallel()
 			broker, log := testenv.Shared(t), newLines()
 			proxy := testenv.Proxy(t, broker.URL())
-			s := newSetupWith(t, broker, proxy.URL(), workqueue.Queue{}, reconnect.Config{Logger: slog.New(log)})
+			s := newSetupWith(t, broker, proxy.URL(), workqueue.Queue{}, reconnect.Config{Logger: testenv.LoggerTo(log)})
 			type call struct {
 				d      amqp.Delivery
 				answer chan error
@@ -72,7 +71,7 @@ func TestP22AckAfterTheReconnect(t *testing.T) {
 	const messages = 20
 	log := newLines()
 	broker := testenv.Shared(t)
-	s := newSetupWith(t, broker, broker.URL(), workqueue.Queue{}, reconnect.Config{Logger: slog.New(log)})
+	s := newSetupWith(t, broker, broker.URL(), workqueue.Queue{}, reconnect.Config{Logger: testenv.LoggerTo(log)})
 	s.publish(messages)
 	started, handled := make(chan struct{}), newRuns()
 	causes := make(chan error, 1)

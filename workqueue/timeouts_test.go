@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"context"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -63,7 +62,7 @@ func TestP23AckTimeoutCostsOneChannel(t *testing.T) {
 	t.Parallel()
 	node, log := testenv.Node(t), newLines()
 	node.ConsumerTimeout(ackTimeout)
-	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{Logger: slog.New(log)})
+	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{Logger: testenv.LoggerTo(log)})
 	handled, again := newRuns(), make(chan struct{})
 	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error {
 		handled.add(d)

@@ -22,7 +22,7 @@ import (
 func TestUnreadableMessagesAreContained(t *testing.T) {
 	const good, concurrency, shared = 1000, 16, 3
 	log := &linkLosses{counts: &counts{n: map[string]int{}}}
-	s := newSetupWith(t, testenv.Shared(t), testenv.Shared(t).URL(), workqueue.Queue{}, reconnect.Config{Logger: slog.New(log)})
+	s := newSetupWith(t, testenv.Shared(t), testenv.Shared(t).URL(), workqueue.Queue{}, reconnect.Config{Logger: testenv.LoggerTo(log)})
 	queues := s.further(2)
 	const early, late = good / 10, good * 3 / 4 // the second one comes when all seems to be well again
 	for i, q := range queues {

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"log/slog"
+	"io"
 	"strings"
 	"testing"
 
@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func TestStory(t *testing.T) {
 	testenv.NoLeaks(t)
 	broker := testenv.Shared(t)
-	conn, err := reconnect.Dial(t.Context(), broker.URL(), reconnect.Config{Name: testenv.Name(t, "example"), Logger: slog.New(slog.DiscardHandler)})
+	conn, err := reconnect.Dial(t.Context(), broker.URL(), reconnect.Config{Name: testenv.Name(t, "example"), Logger: testenv.Logger(io.Discard)})
 	require.NoError(t, err)
 	defer conn.Close(context.Background())
 	name := testenv.Name(t, "orders")

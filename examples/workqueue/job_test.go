@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -31,7 +30,7 @@ func setup(t *testing.T, url string) job {
 	require.Len(t, album.paths, 10)
 	album.log = io.Discard
 	conn, err := reconnect.Dial(t.Context(), url, reconnect.Config{
-		Name: testenv.Name(t, "example"), Logger: slog.New(slog.DiscardHandler), BackoffMax: 500 * time.Millisecond})
+		Name: testenv.Name(t, "example"), Logger: testenv.Logger(io.Discard), BackoffMax: 500 * time.Millisecond})
 	require.NoError(t, err)
 	queue := workqueue.Queue{Name: testenv.Name(t, "pictures")}
 	t.Cleanup(func() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -113,7 +112,7 @@ func (q *quorumTest) dial(node int, name string) *reconnect.Conn {
 		Hosts:       slices.Delete(slices.Clone(hosts), node, node+1),
 		DialTimeout: 3 * time.Second,
 		BackoffMax:  500 * time.Millisecond,
-		Logger:      slog.New(slog.NewTextHandler(q.t.Output(), nil)),
+		Logger:      testenv.Logger(q.t.Output()),
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if address != hosts[node] && !anywhere.Load() {
 				return nil, errors.New("only one node is allowed so far")

@@ -17,11 +17,11 @@ var (
 // JSON decodes body, which must hold exactly one JSON value, into a T. An empty body, trailing data and, unless T can be
 // nil (pointer, map, slice, interface), a bare null are errors, as is what encoding/json refuses. Unknown fields are
 // ignored and missing ones left zero, so that publishers and consumers can be upgraded in any order. Every error is
-// permanent (see Permanent).
+// permanent (see Permanent), and has a method Undecodable() bool that returns true.
 func JSON[T any](body []byte) (T, error) {
 	var v, zero T
 	if err := decode(body, &v); err != nil {
-		return zero, Permanent(fmt.Errorf("decode JSON as %s: %w", reflect.TypeFor[T](), err))
+		return zero, undecodable{permanent{fmt.Errorf("decode JSON as %s: %w", reflect.TypeFor[T](), err)}}
 	}
 	return v, nil
 }

@@ -37,6 +37,8 @@ func bad[T any](part, body string) func(*testing.T) {
 		got, err := codec.JSON[T]([]byte(body))
 		require.ErrorContains(t, err, part)
 		require.True(t, isPermanent(err))
+		var u interface{ Undecodable() bool }
+		require.True(t, errors.As(err, &u) && u.Undecodable())
 		var zero T
 		require.Equal(t, zero, got, "nothing half decoded")
 	}

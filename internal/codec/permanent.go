@@ -13,3 +13,8 @@ type permanent struct{ error }
 
 func (permanent) Permanent() bool { return true }
 func (p permanent) Unwrap() error { return p.error }
+
+// undecodable is the permanent error of a body: whoever keeps the message may say so by it.
+type undecodable struct{ permanent }
+
+func (undecodable) Undecodable() bool { return true }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -192,7 +191,7 @@ func (r *rig) config(h Handler) Config {
 	return Config{
 		Name: "worker", Queue: r.queue, Handler: h, Supervise: r.link.Supervise,
 		ShutdownTimeout: 5 * time.Second, AbandonAfter: time.Second,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: testenv.Logger(io.Discard),
 	}
 }
 

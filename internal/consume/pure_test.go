@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -16,6 +15,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
 )
 
 func TestJudge(t *testing.T) {
@@ -85,7 +86,7 @@ func TestSplitBatch(t *testing.T) {
 
 func TestABatchThatFailsAsAWholeIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
-	g := &generation{log: slog.New(slog.NewTextHandler(&log, nil)), loop: &Loop{}}
+	g := &generation{log: testenv.Logger(&log), loop: &Loop{}}
 	for i, err := range splitBatch(&panicError{"oh no", []byte("the stack")}, 500) {
 		g.logFailed(&item{d: amqp.Delivery{MessageId: fmt.Sprint("m-", i)}, cause: err})
 	}

@@ -3,7 +3,7 @@ package exchange_test
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -162,7 +162,7 @@ func newBench(t *testing.T, k kind, h func(b *bench, ctx context.Context, d amqp
 
 func (b *bench) dial(name string) *reconnect.Conn {
 	b.t.Helper()
-	conn, err := reconnect.Dial(b.t.Context(), b.broker.URL(), reconnect.Config{Name: name, Logger: slog.New(slog.DiscardHandler),
+	conn, err := reconnect.Dial(b.t.Context(), b.broker.URL(), reconnect.Config{Name: name, Logger: testenv.Logger(io.Discard),
 		TracerProvider: b.seen.TracerProvider, MeterProvider: b.seen.MeterProvider, Propagator: b.seen.Propagator,
 		BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond})
 	require.NoError(b.t, err)

@@ -2,7 +2,7 @@ package exchange
 
 import (
 	"errors"
-	"log/slog"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -112,7 +112,7 @@ func TestSuspicious(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		o := overflow{call: func() { calls++; time.Sleep(time.Minute) }, log: slog.New(slog.DiscardHandler)}
+		o := overflow{call: func() { calls++; time.Sleep(time.Minute) }, log: testenv.Logger(io.Discard)}
 		look := func(ready int64) time.Duration {
 			next := o.look(ready, 100, 1)
 			time.Sleep(time.Hour)

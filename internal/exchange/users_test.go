@@ -3,7 +3,7 @@ package exchange
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,7 +43,7 @@ func TestUsers(t *testing.T) {
 // is gone, each time with a fresh one and a gap.
 func TestLiveApart(t *testing.T) {
 	broker := testenv.Shared(t)
-	conn, err := reconnect.Dial(t.Context(), broker.URL(), reconnect.Config{Name: testenv.Name(t, "conn"), Logger: slog.New(slog.DiscardHandler)})
+	conn, err := reconnect.Dial(t.Context(), broker.URL(), reconnect.Config{Name: testenv.Name(t, "conn"), Logger: testenv.Logger(io.Discard)})
 	require.NoError(t, err)
 	defer conn.Close(context.Background())
 	gaps := 0

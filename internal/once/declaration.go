@@ -33,18 +33,17 @@ func NewDeclaration(conn *reconnect.Conn, cfg reconnect.PublisherConfig, declare
 // Do makes the declaration unless it was. With FailFast it does not wait for a link, and leaves it to the publish to say
 // that there is none.
 func (d *Declaration) Do(ctx context.Context) error {
-	if d.cfg.FailFast && !d.connected() {
+	if d.done.Happened() || d.cfg.FailFast && !d.connected() {
 		return nil
 	}
-	err := d.done.Do(ctx, func(ctx context.Context) error {
-		if _, bounded := ctx.Deadline(); !bounded && d.cfg.Timeout >= 0 {
-			var cancel context.CancelFunc
-			limit := cmp.Or(d.cfg.Timeout, timeout)
-			ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("PublisherConfig.Timeout of %v has passed", limit))
-			defer cancel()
-		}
-		return d.declare(ctx)
-	})
+	if _, bounded := ctx.Deadline(); !bounded && d.cfg.Timeout >= 0 {
+		// Around the wait for others, too: each of them may take that long.
+		limit := cmp.Or(d.cfg.Timeout, timeout)
+		within, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("PublisherConfig.Timeout of %v has passed", limit))
+		defer cancel()
+		ctx = within
+	}
+	err := d.done.Do(ctx, d.declare)
 	if errors.Is(err, ErrFull) {
 		return reconnect.ErrBusy
 	}

@@ -4,6 +4,7 @@ package once
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 )
 
@@ -23,6 +24,9 @@ type Success struct {
 // at a time; a negative limit is none.
 func New(limit int) *Success { return &Success{turn: make(chan struct{}, 1), limit: int64(limit)} }
 
+// Happened reports whether some call has succeeded.
+func (s *Success) Happened() bool { return s.done.Load() }
+
 // Do returns nil when some call has succeeded; otherwise it runs f, one caller at a time, and returns its error.
 func (s *Success) Do(ctx context.Context, f func(ctx context.Context) error) error {
 	if s.done.Load() {
@@ -36,6 +40,9 @@ func (s *Success) Do(ctx context.Context, f func(ctx context.Context) error) err
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
+		if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
+			return fmt.Errorf("%w: %w", ctx.Err(), cause)
+		}
 		return ctx.Err()
 	}
 	if s.done.Load() {

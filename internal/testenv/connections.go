@@ -4,15 +4,17 @@ import "testing"
 
 // ConnInfo is a connection as the broker sees it.
 type ConnInfo struct {
-	Name       string            `json:"connection_name"` // of the client properties
-	State      string            `json:"state"`           // running, blocking, blocked, ...
-	User       string            `json:"user"`
-	Channels   int               `json:"channels"`
-	ChannelMax int               `json:"channel_max"`
-	FrameMax   int               `json:"frame_max"`
-	Heartbeat  int               `json:"timeout"` // seconds, as negotiated
-	PeerPort   int               `json:"peer_port"`
-	Properties map[string]string `json:"client_properties"` // those that are strings
+	Name       string `json:"connection_name"` // of the client properties
+	State      string `json:"state"`           // running, blocking, blocked, ...
+	User       string `json:"user"`
+	Channels   int    `json:"channels"`
+	ChannelMax int    `json:"channel_max"`
+	FrameMax   int    `json:"frame_max"`
+	Heartbeat  int    `json:"timeout"` // seconds, as negotiated
+	PeerPort   int    `json:"peer_port"`
+	// Certificate is the subject of the client's, "" when it showed none or without TLS.
+	Certificate string            `json:"peer_cert_subject"`
+	Properties  map[string]string `json:"client_properties"` // those that are strings
 }
 
 // ChannelInfo is a channel as the broker sees it.
@@ -52,7 +54,7 @@ func (b *Broker) Connections(tb testing.TB, namePrefix string) []ConnInfo {
 	tb.Helper()
 	var conns []ConnInfo
 	b.evalWith(tb, &conns, found+`
-Items = [state, user, channels, channel_max, frame_max, timeout, peer_port, client_properties],
+Items = [state, user, channels, channel_max, frame_max, timeout, peer_port, peer_cert_subject, client_properties],
 [maps:put(client_properties, Strings(maps:get(client_properties, Map)), Map#{connection_name => Name})
  || {Pid, Name} <- Found, [_ | _] = List <- [Ask(Pid, Items)], Map <- [maps:from_list(List)]].`,
 		map[string]string{"prefix": namePrefix})

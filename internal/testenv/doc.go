@@ -13,6 +13,10 @@
 // connections and queues, so names come from [Name]. [Node] lends a node of its own to tests that stop, freeze or starve
 // the whole broker, [Cluster] starts three of them for one test. [Proxy] puts a faulty network in front of any.
 //
+// [Postgres] is a database of the test's own on the run's one server, whose sessions [TerminateSessions] ends and
+// [FreezeBackend] stops; [HoldTransaction] and [HoldSnapshot] are other people's sessions. [PostgresNode] lends a server to
+// tests that stop, crash or freeze all of it.
+//
 // A test that finds no broker fails and names the one command that provides one. Where only AMQP_URL is given, tests
 // that need what an address alone cannot give are left out; [Main] lists them at the end, and WARREN_REQUIRE_ALL=1
 // makes each of them a failure. What needs containers, a [Cluster], runs in the suite's pass on those.

@@ -28,3 +28,12 @@ func NeedsNode(tb testing.TB, b *Broker) { needsNode(tb, b.server) }
 
 // LeaveToContainers leaves the test to a pass on containers, if there is one.
 func LeaveToContainers(tb testing.TB, why string) { leaveToContainers(tb, why) }
+
+// TakeLeaks returns what was found of secrets in the log and forgets it.
+func TakeLeaks() []string {
+	watching.Lock()
+	defer watching.Unlock()
+	old := watching.leaks
+	watching.leaks = nil
+	return old
+}

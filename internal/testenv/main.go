@@ -9,11 +9,15 @@ import (
 )
 
 // Main runs the tests of a binary, for TestMain: it runs them, stops what they started, prints which tests were left
-// out, and exits. Passing tests fail the binary all the same when goroutines are left over.
+// out, and exits. Passing tests fail the binary all the same when goroutines are left over or a log line tells a secret.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := stopAll(); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv: stop:", err)
+		code = max(code, 1)
+	}
+	for _, leak := range leaks() {
+		fmt.Println("testenv:", leak)
 		code = max(code, 1)
 	}
 	printLeftOut()

@@ -17,6 +17,12 @@ func Postgres(tb testing.TB) string {
 	if err != nil {
 		tb.Fatalf("no PostgreSQL for the tests: %v\n%s", err, hint)
 	}
+	return database(tb, server)
+}
+
+// database makes a database for one test.
+func database(tb testing.TB, server *provide.Postgres) string {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), faultTime)
 	defer cancel()
 	name := databaseName(tb)

@@ -21,6 +21,7 @@ var owned struct {
 	shared   lazy[*provide.RabbitMQ]
 	node     lazy[*provide.RabbitMQ]
 	postgres lazy[*provide.Postgres]
+	database lazy[*provide.Postgres] // the one to break
 }
 
 // lazy is a server that is started by the first test that asks for it. A failed start is not tried again: it would
@@ -70,5 +71,11 @@ func sharedServer() (*provide.RabbitMQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	return owned.shared.get(p.RabbitMQ)
+	return owned.shared.get(func(ctx context.Context) (*provide.RabbitMQ, error) {
+		r, err := p.RabbitMQ(ctx)
+		if err == nil {
+			watch(r.URL)
+		}
+		return r, err
+	})
 }

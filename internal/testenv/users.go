@@ -3,9 +3,11 @@ package testenv
 import "testing"
 
 // AddUser makes an account without any permission and returns the broker's URL with it. The account is deleted when
-// the test ends.
+// the test ends. Unless its password is a Secret, it is made
+// longer, into one that is found wherever it is written.
 func (b *Broker) AddUser(tb testing.TB, name, password string) string {
 	tb.Helper()
+	password = findable(password)
 	b.user(tb, `ok = rabbit_auth_backend_internal:add_user($name, $password, <<"test">>), ok.`, name, password)
 	tb.Cleanup(func() { b.DeleteUser(tb, name) })
 	return b.as(tb, name, password)
@@ -19,9 +21,11 @@ func (b *Broker) SetPermissions(tb testing.TB, user, configure, write, read stri
 		map[string]string{"user": user, "vhost": b.vhost(tb), "configure": configure, "write": write, "read": read})
 }
 
-// ChangePassword gives an account another password and returns the broker's URL with it. Its connections stay.
+// ChangePassword gives an account another password, made longer like AddUser's, and returns the broker's URL with it. Its
+// connections stay.
 func (b *Broker) ChangePassword(tb testing.TB, name, password string) string {
 	tb.Helper()
+	password = findable(password)
 	b.user(tb, `ok = rabbit_auth_backend_internal:change_password($name, $password, <<"test">>), ok.`, name, password)
 	return b.as(tb, name, password)
 }

@@ -28,7 +28,7 @@ func TestInstancesShareThePartitions(t *testing.T) {
 	var stops []func() error
 	var warnings warnings
 	for i := range 3 {
-		conn := s.dialTo(s.broker.URL(), fmt.Sprintf("instance%d", i), reconnect.Config{Logger: slog.New(&warnings)})
+		conn := s.dialTo(s.broker.URL(), fmt.Sprintf("instance%d", i), reconnect.Config{Logger: testenv.LoggerTo(&warnings)})
 		stops = append(stops, s.start(conn, func(ctx context.Context, d amqp.Delivery) error {
 			l.begin(d)
 			return work(ctx, 2*time.Millisecond)

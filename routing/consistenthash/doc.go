@@ -63,9 +63,17 @@
 // holds no messages and is declared before anything else; who comes with another Count gets ErrCountChanged and changes nothing.
 // On a cluster that queue lives on one node: while it is away nobody can begin to publish or consume, and those who have begun go on.
 //
-// Rights that a user needs: configure on all of these (unless Declare is Passive or Skip); write on the queues, read on the exchange and
-// write on amq.default (or the DeadLetterExchange, and read on it) to declare; write on the exchange to publish; read on the partitions and
-// on "<name>.partitions" to consume.
+// Rights that a user needs:
+//
+//	to declare                configure on all of these, write and read on the partitions' queues, read on the exchange, write on
+//	                          amq.default
+//	with DeadLetterExchange   configure, write and read on that and write on "<name>.dlq" instead of amq.default
+//	to publish                write on the exchange
+//	to consume                read on the partitions' queues and on "<name>.partitions"
+//
+// Declaring needs none when Declare is Passive (RabbitMQ 4.2.6 and 4.3.0 want configure, later ones any of the three) or Skip.
+// A missing right is a *reconnect.TopologyError, or the 403 of a publish, that names it; a consumer that may not read its
+// queues says so in Conn.State and asks again, with backoff.
 //
 // # Reconnection
 //

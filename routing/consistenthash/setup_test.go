@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience is how long a test waits for what must happen; far above what it takes.
 const patience = 30 * time.Second
 
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // setup is a set of partitions of its own and a Conn of its own.
 type setup struct {

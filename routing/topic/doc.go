@@ -57,11 +57,19 @@
 // Run returns, and gone with the connection in any case. The alternate exchange is not declared: that is up to whoever
 // collects from it.
 //
-// Rights that a user needs: configure on the exchange (unless Declare is Passive or Skip; with Alternate also read on it
-// and write on the alternate); to publish, write on it. A durable subscription: configure, write and read on the queue,
-// configure on its dead-letter queue, read on the exchange, write on the dead-letter exchange (amq.default unless
-// DeadLetterExchange is set; then also configure and read on that and write on the dead-letter queue). A live one:
-// configure, write and read on "<exchange>.live.*", read on the exchange.
+// Rights that a user needs:
+//
+//	to declare the exchange    configure on it; with Alternate also read on it and write on the alternate
+//	to publish                 write on the exchange
+//	to declare a durable       configure, write and read on its queue, configure on its dead-letter queue, read on the exchange,
+//	subscription               write on amq.default
+//	with DeadLetterExchange    configure, write and read on that and write on the dead-letter queue instead of amq.default
+//	to handle a durable one    read on its queue
+//	a live subscription        configure, write and read on "<exchange>.live.*", read on the exchange
+//
+// Declaring needs none when Declare is Passive (RabbitMQ 4.2.6 and 4.3.0 want configure, later ones any of the three) or Skip.
+// A missing right is a *reconnect.TopologyError, or the 403 of a publish, that names it; a subscriber that may not read its
+// queue says so in Conn.State and asks again, with backoff.
 //
 // # Reconnection
 //

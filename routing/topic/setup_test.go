@@ -3,7 +3,7 @@ package topic_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 const patience = 30 * time.Second
 
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // setup is an exchange of its own and a Conn of its own.
 type setup struct {

@@ -75,6 +75,8 @@ func (e *engine) handle(ctx context.Context, r request) response {
 		err = e.pause(ctx, r.Container)
 	case "unpause":
 		_, err = e.client.ContainerUnpause(ctx, r.Container, client.ContainerUnpauseOptions{})
+	case "signal":
+		err = e.signal(ctx, r.Container, r.PID, r.Signal)
 	case "remove":
 		err = e.remove(r.Container)
 	case "network":

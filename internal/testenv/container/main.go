@@ -19,7 +19,7 @@ import (
 	"syscall"
 )
 
-// request is an order. Op is run, start, stop, kill, pause, unpause, state or remove, and all but run name a container;
+// request is an order. Op is run, start, stop, kill, pause, unpause, signal, state or remove, and all but run name a container;
 // or it is network or remove-network.
 type request struct {
 	ID        int    `json:"id"`
@@ -28,6 +28,8 @@ type request struct {
 	Network   string `json:"network,omitempty"` // remove-network
 	Spec      spec   `json:"spec,omitzero"`     // run
 	Seconds   int    `json:"seconds,omitempty"`
+	PID       int    `json:"pid,omitempty"`    // signal: as processes in the container know it
+	Signal    string `json:"signal,omitempty"` // signal: its name, such as STOP
 }
 
 // response answers the request with the same ID. One with ID 0 says why there will be none.

@@ -38,7 +38,7 @@ func startCluster(ctx context.Context, h *helper, image string, size int) (*Clus
 	c := &Cluster{Nodes: make([]*RabbitMQ, size), helper: h, network: made.Network}
 	err = c.each(func(i int) error {
 		var err error
-		c.Nodes[i], err = runContainerRabbit(ctx, h, nodePlugins, free[3*i:3*i+3], c.member(i, image))
+		c.Nodes[i], err = runContainerRabbit(ctx, h, nodeSpec{plugins: nodePlugins}, free[3*i:3*i+3], c.member(i, image))
 		return err
 	})
 	if err == nil {

@@ -18,9 +18,13 @@ const (
 // Ports of a RabbitMQ container, inside. The official ones of the server, and one for the evaluator.
 const (
 	amqpPort       = 5672
+	amqpsPort      = 5671
 	managementPort = 15672
 	evalPort       = 15999
 )
+
+// configDir is where the images of RabbitMQ have its configuration; the server may write there.
+const configDir = "/etc/rabbitmq"
 
 // container is a machine run by the container helper.
 type container struct {
@@ -60,6 +64,12 @@ func (c *container) stop(ctx context.Context) error {
 	return err
 }
 
+// signalBackend sends a signal to a process inside the container.
+func (c *container) signalBackend(ctx context.Context, pid int, signal string) error {
+	_, err := c.helper.do(ctx, helperRequest{Op: "signal", Container: c.id, PID: pid, Signal: signal})
+	return err
+}
+
 func (c *container) running() bool  { return c.state().Running }
 func (c *container) output() string { return c.state().Log }
 
@@ -74,12 +84,12 @@ func (c *container) state() helperResponse {
 }
 
 // startContainerRabbit runs RabbitMQ in a container.
-func startContainerRabbit(ctx context.Context, h *helper, image string, plugins []string) (*RabbitMQ, error) {
-	free, err := freePorts(3)
+func startContainerRabbit(ctx context.Context, h *helper, image string, spec nodeSpec) (*RabbitMQ, error) {
+	free, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
-	r, err := runContainerRabbit(ctx, h, plugins, free, containerSpec{Image: image})
+	r, err := runContainerRabbit(ctx, h, spec, free, containerSpec{Image: image})
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +100,9 @@ func startContainerRabbit(ctx context.Context, h *helper, image string, plugins 
 	return r, nil
 }
 
-// runContainerRabbit runs RabbitMQ in a container on three free ports of loopback and does not wait until it serves. What
-// spec says beside the image is added to.
-func runContainerRabbit(ctx context.Context, h *helper, plugins []string, free []int, spec containerSpec) (*RabbitMQ, error) {
+// runContainerRabbit runs RabbitMQ in a container on three free ports of loopback, four with TLS, and does not wait until it
+// serves. What spec says beside the image is added to.
+func runContainerRabbit(ctx context.Context, h *helper, node nodeSpec, free []int, spec containerSpec) (*RabbitMQ, error) {
 	token := newToken()
 	inside := nodePorts{amqp: amqpPort, eval: evalPort}
 	spec.Ports = map[int]int{amqpPort: free[0], evalPort: free[1]}
@@ -101,15 +111,19 @@ func runContainerRabbit(ctx context.Context, h *helper, plugins []string, free [
 		Kind: Container,
 		eval: evaluator{address: loopback(free[1]), token: token},
 	}
-	if slices.Contains(plugins, management) {
+	if slices.Contains(node.plugins, management) {
 		inside.management, spec.Ports[managementPort] = managementPort, free[2]
 		r.ManagementURL = "http://" + loopback(free[2])
 	}
-	spec.Files = merged(spec.Files, map[string]string{
-		"/etc/rabbitmq/conf.d/90-warren.conf": nodeConfig("0.0.0.0", inside),
-		"/etc/rabbitmq/advanced.config":       advancedConfig,
-		"/etc/rabbitmq/enabled_plugins":       pluginsFile(plugins),
-		"/etc/rabbitmq/warren_eval.erl":       evalScript,
+	if node.tls != nil {
+		inside.tls, spec.Ports[amqpsPort] = amqpsPort, free[3]
+		r.TLSURL, r.tlsDir = amqpsURL(free[3]), configDir
+	}
+	spec.Files = merged(merged(spec.Files, node.tls.in(configDir)), map[string]string{
+		configDir + "/conf.d/90-warren.conf": nodeConfig("0.0.0.0", configDir, inside),
+		configDir + "/advanced.config":       advancedConfig,
+		configDir + "/enabled_plugins":       pluginsFile(node.plugins),
+		configDir + "/warren_eval.erl":       evalScript,
 	})
 	spec.Env = merged(spec.Env, map[string]string{
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": `-eval file:script("/etc/rabbitmq/warren_eval.erl")`,

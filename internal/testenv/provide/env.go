@@ -15,6 +15,7 @@ type Env struct {
 
 	provider *Provider
 	rabbit   *RabbitMQ
+	postgres *Postgres
 }
 
 // Start starts, or finds, a broker and a database of the given kind; "" is that of WARREN_BROKER or, when that is
@@ -47,7 +48,7 @@ func (e *Env) start(ctx context.Context) error {
 	if err := errors.Join(wrap("RabbitMQ", err), wrap("PostgreSQL", postgres.err)); err != nil {
 		return err
 	}
-	e.rabbit = rabbit
+	e.rabbit, e.postgres = rabbit, postgres.database
 	e.AMQPURL, e.ManagementURL, e.Kind, e.Version = rabbit.URL, rabbit.ManagementURL, rabbit.Kind, rabbit.Version
 	e.DatabaseURL = postgres.database.URL
 	return nil
@@ -56,10 +57,8 @@ func (e *Env) start(ctx context.Context) error {
 // Environ returns the variables that hand the broker and the database down to child processes: in one that has them
 // package testenv uses these instead of starting its own, fault tools included, and starts nodes of the same kind.
 func (e *Env) Environ() []string {
-	environ := append(e.rabbit.environ(),
-		handedDatabaseURL+"="+e.DatabaseURL,
-		"WARREN_BROKER="+string(e.Kind),
-	)
+	environ := append(e.rabbit.environ(), e.postgres.environ()...)
+	environ = append(environ, "WARREN_BROKER="+string(e.Kind))
 	if helper, err := helperProgram(); err == nil && e.Kind == Container {
 		environ = append(environ, helperVariable+"="+helper)
 	}

@@ -5,20 +5,23 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+
+	"github.com/warrenmq/warren/internal/testenv/secret"
 )
 
 // The account of every node started here. Not guest, which RabbitMQ lets in from loopback only, and a container's
 // clients come from the engine's bridge.
-const (
-	nodeUser     = "warren"
-	nodePassword = "warren"
-)
+const nodeUser = "warren"
+
+// nodePassword is this run's own, so that it can be looked for in everything the run writes.
+var nodePassword = secret.New()
 
 // What a node has enabled, whoever packaged it: the official image enables management only, Debian's package nothing.
 // With management a node boots 1 s and stops 5 s later, so a node that is restarted time and again goes without.
 var (
 	sharedPlugins = []string{management, "rabbitmq_consistent_hash_exchange"}
 	nodePlugins   = []string{"rabbitmq_consistent_hash_exchange"}
+	tlsPlugins    = []string{"rabbitmq_auth_mechanism_ssl", "rabbitmq_auth_backend_oauth2"}
 )
 
 const management = "rabbitmq_management"
@@ -30,11 +33,17 @@ func pluginsFile(plugins []string) string { return "[" + strings.Join(plugins, "
 // message again only after this timeout, 3 minutes unless set: no test can wait that long.
 const advancedConfig = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 2000}]}].\n"
 
-// nodePorts are the ports of one node; management is 0 when it has none.
-type nodePorts struct{ amqp, management, eval, dist, epmd int }
+// nodeSpec says what a node has beside the usual.
+type nodeSpec struct {
+	plugins []string
+	tls     *TLSFiles // nil: no TLS listener
+}
 
-// nodeConfig returns rabbitmq.conf for a node that listens on the given address and ports.
-func nodeConfig(address string, p nodePorts) string {
+// nodePorts are the ports of one node; management and tls are 0 when it has none.
+type nodePorts struct{ amqp, management, tls, eval, dist, epmd int }
+
+// nodeConfig returns rabbitmq.conf for a node that listens on the given address and ports; its files are in dir.
+func nodeConfig(address, dir string, p nodePorts) string {
 	lines := []string{
 		fmt.Sprintf("listeners.tcp.default = %s:%d", address, p.amqp),
 		"default_user = " + nodeUser,
@@ -50,6 +59,9 @@ func nodeConfig(address string, p nodePorts) string {
 	}
 	if p.management != 0 {
 		lines = append(lines, "management.tcp.ip = "+address, fmt.Sprintf("management.tcp.port = %d", p.management))
+	}
+	if p.tls != 0 {
+		lines = append(lines, tlsConfig(address, p.tls, dir)...)
 	}
 	return strings.Join(lines, "\n") + "\n"
 }

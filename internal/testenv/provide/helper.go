@@ -37,6 +37,8 @@ type (
 		Network   string         `json:"network,omitempty"`
 		Spec      *containerSpec `json:"spec,omitempty"`
 		Seconds   int            `json:"seconds,omitempty"`
+		PID       int            `json:"pid,omitempty"`
+		Signal    string         `json:"signal,omitempty"`
 	}
 	containerSpec struct {
 		Image string            `json:"image"`

@@ -20,6 +20,9 @@ const (
 // ErrNone is returned when no kind gives what is asked for.
 var ErrNone = errors.New("none to be had")
 
+// ErrNoPooler is returned when this machine has no PgBouncer.
+var ErrNoPooler = errors.New("no PgBouncer on this machine")
+
 // chosen returns the kind asked for, else that of WARREN_BROKER, else "".
 func chosen(asked Kind) (Kind, error) {
 	switch kind := cmp.Or(asked, Kind(os.Getenv("WARREN_BROKER"))); kind {

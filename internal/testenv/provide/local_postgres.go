@@ -12,15 +12,19 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
+
+	"github.com/warrenmq/warren/internal/testenv/secret"
 	"time"
 )
 
 // localPostgres runs a server as a child process.
 type localPostgres struct {
-	dir    *tempDir
-	log    *os.File
-	server *process
+	dir     *tempDir
+	log     *os.File
+	command func() *exec.Cmd // runs the server with its data
+	server  *process
 }
 
 // findPostgres returns the folder of initdb and postgres, of the highest major version. Debian keeps them off PATH.
@@ -51,20 +55,19 @@ func startLocalPostgres(ctx context.Context) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	password := newToken()
+	password := secret.New()
 	m, err := bootLocalPostgres(ctx, bin, free[0], password)
 	if err != nil {
 		return nil, fmt.Errorf("start the machine's PostgreSQL: %w", err)
 	}
-	p := &Postgres{URL: postgresURL(free[0], password), host: m}
-	if err := p.wait(ctx); err != nil {
+	p := &Postgres{URL: postgresURL(free[0], password), Kind: Local, machine: m, signals: localBackends{}}
+	if err := p.serve(ctx); err != nil {
 		return nil, errors.Join(err, p.Remove())
 	}
 	return p, nil
 }
 
-// bootLocalPostgres makes a cluster and starts the server. Nothing is synced to the disk: only a crash of the whole
-// machine would show the difference.
+// bootLocalPostgres makes a cluster and starts the server.
 func bootLocalPostgres(ctx context.Context, bin string, port int, password string) (*localPostgres, error) {
 	dir, err := newTempDir()
 	if err != nil {
@@ -84,16 +87,18 @@ func bootLocalPostgres(ctx context.Context, bin string, port int, password strin
 		return nil, errors.Join(err, m.remove())
 	}
 	data := filepath.Join(dir.path, "data")
-	initdb := m.command(ctx, credential, filepath.Join(bin, "initdb"), "-D", data, "-U", postgresUser,
+	initdb := m.program(ctx, credential, filepath.Join(bin, "initdb"), "-D", data, "-U", postgresUser,
 		"-A", "scram-sha-256", "--pwfile="+secret, "-E", "UTF8", "--no-locale", "--no-sync")
 	if err := initdb.Run(); err != nil {
 		return nil, errors.Join(fmt.Errorf("initdb: %w: %s", err, m.output()), m.remove())
 	}
-	// The server outlives ctx, which is for the start only.
-	server := m.command(context.WithoutCancel(ctx), credential, filepath.Join(bin, "postgres"), "-D", data,
-		"-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-		"-c", "fsync=off", "-c", "max_connections=300")
-	if m.server, err = startProcess(server, syscall.SIGQUIT); err != nil {
+	m.command = func() *exec.Cmd {
+		// The server outlives ctx, which is for the start only.
+		return m.program(context.WithoutCancel(ctx), credential, filepath.Join(bin, "postgres"), "-D", data,
+			"-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+			"-c", "max_connections=300")
+	}
+	if err := m.start(ctx); err != nil {
 		return nil, errors.Join(err, m.remove())
 	}
 	return m, nil
@@ -128,7 +133,7 @@ func unprivileged(paths ...string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-func (m *localPostgres) command(ctx context.Context, as *syscall.Credential, name string, args ...string) *exec.Cmd {
+func (m *localPostgres) program(ctx context.Context, as *syscall.Credential, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = m.dir.path
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "TZ=UTC"}
@@ -140,17 +145,82 @@ func (m *localPostgres) command(ctx context.Context, as *syscall.Credential, nam
 func (m *localPostgres) running() bool  { return m.server != nil && m.server.alive() }
 func (m *localPostgres) output() string { return tail(m.log.Name()) }
 
-// remove has the server end at once, with all its backends: each is a process group of its own, so that killing the
-// server's would leave them.
-func (m *localPostgres) remove() error {
-	var err error
+func (m *localPostgres) start(context.Context) (err error) {
+	m.server, err = startProcess(m.command(), syscall.SIGQUIT)
+	return err
+}
+
+// stop is PostgreSQL's fast shutdown.
+func (m *localPostgres) stop(context.Context) error { return m.end(syscall.SIGINT) }
+
+// kill is the immediate one: the backends end with the server, each of which a SIGKILL of the server's group would leave,
+// as they are groups of their own.
+func (m *localPostgres) kill() error {
 	if m.running() {
-		err = ignoreDone(m.server.signal(syscall.SIGQUIT))
-		select {
-		case <-m.server.done:
-		case <-time.After(stopTime):
-			err = errors.Join(err, m.server.kill())
+		_ = m.thaw() // who is stopped hears no other signal
+	}
+	return m.end(syscall.SIGQUIT)
+}
+
+func (m *localPostgres) end(sig syscall.Signal) error {
+	if !m.running() {
+		return nil
+	}
+	err := ignoreDone(m.server.signal(sig))
+	select {
+	case <-m.server.done:
+	case <-time.After(stopTime):
+		err = errors.Join(err, m.server.kill())
+	}
+	return err
+}
+
+// freeze stops the server before its children, so that no new ones come.
+func (m *localPostgres) freeze() error { return m.signalAll(syscall.SIGSTOP) }
+func (m *localPostgres) thaw() error   { return m.signalAll(syscall.SIGCONT) }
+
+func (m *localPostgres) signalAll(sig syscall.Signal) error {
+	if err := m.server.signal(sig); err != nil {
+		return err
+	}
+	children, err := childrenOf(m.server.pid)
+	for _, pid := range children {
+		err = errors.Join(err, ignoreDone(syscall.Kill(pid, sig)))
+	}
+	return err
+}
+
+// remove has the server end at once, with all its backends.
+func (m *localPostgres) remove() error {
+	return errors.Join(m.kill(), m.log.Close(), m.dir.remove())
+}
+
+// childrenOf returns the processes that a process has started and not yet waited for.
+func childrenOf(parent int) ([]int, error) {
+	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the processes: %w", err)
+	}
+	var children []int
+	for line := range strings.Lines(string(out)) {
+		var pid, ppid int
+		if _, err := fmt.Sscan(line, &pid, &ppid); err == nil && ppid == parent {
+			children = append(children, pid)
 		}
 	}
-	return errors.Join(err, m.log.Close(), m.dir.remove())
+	return children, nil
+}
+
+// localBackends are processes of this machine, whichever process of ours started their server.
+type localBackends struct{}
+
+func (localBackends) signalBackend(_ context.Context, pid int, signal string) error {
+	if pid <= 1 {
+		return fmt.Errorf("no backend has pid %d", pid)
+	}
+	sig := syscall.SIGCONT
+	if signal == "STOP" {
+		sig = syscall.SIGSTOP
+	}
+	return syscall.Kill(pid, sig)
 }

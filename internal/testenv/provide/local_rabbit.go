@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,21 +48,24 @@ type localRabbit struct {
 }
 
 // startLocalRabbit starts a node with the machine's RabbitMQ.
-func startLocalRabbit(ctx context.Context, plugins []string) (*RabbitMQ, error) {
+func startLocalRabbit(ctx context.Context, spec nodeSpec) (*RabbitMQ, error) {
 	server, err := findRabbitServer()
 	if err != nil {
 		return nil, err
 	}
-	free, err := freePorts(5)
+	free, err := freePorts(6)
 	if err != nil {
 		return nil, err
 	}
 	ports := nodePorts{amqp: free[0], eval: free[1], dist: free[2], epmd: free[3]}
-	if slices.Contains(plugins, management) {
+	if slices.Contains(spec.plugins, management) {
 		ports.management = free[4]
 	}
+	if spec.tls != nil {
+		ports.tls = free[5]
+	}
 	token := newToken()
-	m, err := newLocalRabbit(server, plugins, ports, token)
+	m, err := newLocalRabbit(server, spec, ports, token)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +77,9 @@ func startLocalRabbit(ctx context.Context, plugins []string) (*RabbitMQ, error) 
 	}
 	if ports.management != 0 {
 		r.ManagementURL = "http://" + loopback(ports.management)
+	}
+	if ports.tls != 0 {
+		r.TLSURL, r.tlsDir = amqpsURL(ports.tls), m.dir.path
 	}
 	if err := r.Start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start the machine's RabbitMQ: %w", err), r.Remove())
@@ -86,18 +93,19 @@ const resolverConfig = `{lookup, [file, native]}.
 `
 
 // newLocalRabbit lays out the node's directory.
-func newLocalRabbit(server string, plugins []string, ports nodePorts, token string) (*localRabbit, error) {
+func newLocalRabbit(server string, spec nodeSpec, ports nodePorts, token string) (*localRabbit, error) {
 	dir, err := newTempDir()
 	if err != nil {
 		return nil, err
 	}
 	files := map[string]string{
-		"rabbitmq.conf":   nodeConfig("127.0.0.1", ports),
+		"rabbitmq.conf":   nodeConfig("127.0.0.1", dir.path, ports),
 		"advanced.config": advancedConfig,
-		"enabled_plugins": pluginsFile(plugins),
+		"enabled_plugins": pluginsFile(spec.plugins),
 		"eval.erl":        evalScript,
 		"inetrc":          resolverConfig,
 	}
+	maps.Copy(files, spec.tls.in(""))
 	for name, content := range files {
 		if _, err := dir.write(name, content); err != nil {
 			return nil, errors.Join(err, dir.remove())

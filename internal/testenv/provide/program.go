@@ -19,7 +19,7 @@ func StartNode(ctx context.Context) (*RabbitMQ, error) {
 		if kind == URL {
 			return rabbitAt(os.Getenv("AMQP_URL"))
 		}
-		return p.startRabbit(ctx, kind, nodePlugins)
+		return p.startRabbit(ctx, kind, nodeSpec{plugins: nodePlugins})
 	})
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -39,4 +39,33 @@ func ForExample(ctx context.Context) (url string, stop func(), err error) {
 			fmt.Fprintln(os.Stderr, "stop the broker:", err)
 		}
 	}, nil
+}
+
+// StartDatabase returns an empty database for a program that is no test: one of its own on the server that DATABASE_URL
+// names, of kind URL, or on a server that it starts, as StartNode does a broker. The latter may be stopped and started
+// again. Remove of the server ends it, or drops the database.
+func StartDatabase(ctx context.Context) (server *Postgres, url string, err error) {
+	p, err := New("")
+	if err != nil {
+		return nil, "", err
+	}
+	server, err = first(p.kind.toTry("DATABASE_URL"), func(kind Kind) (*Postgres, error) {
+		if kind == URL {
+			return postgresAt(os.Getenv("DATABASE_URL"))
+		}
+		return p.startPostgres(ctx, kind)
+	})
+	if err != nil {
+		return nil, "", errors.Join(err, p.Close())
+	}
+	server.owner = p
+	if server.Kind != URL {
+		return server, server.URL, nil
+	}
+	name := "warren_" + newToken()
+	if url, err = server.CreateDatabase(ctx, name); err != nil {
+		return nil, "", errors.Join(err, server.Remove())
+	}
+	server.made = name
+	return server, url, nil
 }

@@ -55,7 +55,7 @@ func (p *Provider) RabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 		if kind == URL {
 			return rabbitAt(os.Getenv("AMQP_URL"))
 		}
-		return p.startRabbit(ctx, kind, sharedPlugins)
+		return p.startRabbit(ctx, kind, nodeSpec{plugins: sharedPlugins})
 	})
 }
 
@@ -66,21 +66,21 @@ func (p *Provider) Node(ctx context.Context) (*RabbitMQ, error) {
 		if kind == URL {
 			return nil, errors.New("AMQP_URL names a broker that is not ours to break")
 		}
-		return p.startRabbit(ctx, kind, nodePlugins)
+		return p.startRabbit(ctx, kind, nodeSpec{plugins: nodePlugins})
 	})
 }
 
-func (p *Provider) startRabbit(ctx context.Context, kind Kind, plugins []string) (*RabbitMQ, error) {
+func (p *Provider) startRabbit(ctx context.Context, kind Kind, spec nodeSpec) (*RabbitMQ, error) {
 	return start(p, "eaddrinuse", func() (*RabbitMQ, error) {
 		if kind == Local {
-			return startLocalRabbit(ctx, plugins)
+			return startLocalRabbit(ctx, spec)
 		}
 		image := cmp.Or(os.Getenv("WARREN_RABBITMQ_IMAGE"), rabbitImage)
 		h, err := p.containers(ctx, image)
 		if err != nil {
 			return nil, err
 		}
-		return startContainerRabbit(ctx, h, image, plugins)
+		return startContainerRabbit(ctx, h, image, spec)
 	})
 }
 
@@ -99,25 +99,43 @@ func (p *Provider) Cluster(ctx context.Context, size int) (*Cluster, error) {
 
 // Postgres returns the server a parent process handed down or DATABASE_URL names, else starts one.
 func (p *Provider) Postgres(ctx context.Context) (*Postgres, error) {
-	if handed := os.Getenv(handedDatabaseURL); handed != "" {
-		return postgresAt(handed)
+	if os.Getenv(handedDatabaseURL) != "" {
+		return p.handedPostgres()
 	}
 	return first(p.kind.toTry("DATABASE_URL"), func(kind Kind) (*Postgres, error) {
 		if kind == URL {
 			return postgresAt(os.Getenv("DATABASE_URL"))
 		}
-		return start(p, "Address already in use", func() (*Postgres, error) {
-			if kind == Local {
-				return startLocalPostgres(ctx)
-			}
-			image := cmp.Or(os.Getenv("WARREN_POSTGRES_IMAGE"), postgresImage)
-			h, err := p.containers(ctx, image)
-			if err != nil {
-				return nil, err
-			}
-			return startContainerPostgres(ctx, h, image)
-		})
+		return p.startPostgres(ctx, kind)
 	})
+}
+
+// PostgresNode starts a server of the caller's own, for faults that hit the whole of it. Kind url has none to give.
+func (p *Provider) PostgresNode(ctx context.Context) (*Postgres, error) {
+	return first(p.kind.toTry("DATABASE_URL"), func(kind Kind) (*Postgres, error) {
+		if kind == URL {
+			return nil, errors.New("DATABASE_URL names a database that is not ours to break")
+		}
+		return p.startPostgres(ctx, kind)
+	})
+}
+
+func (p *Provider) startPostgres(ctx context.Context, kind Kind) (*Postgres, error) {
+	return start(p, "Address already in use", func() (*Postgres, error) {
+		if kind == Local {
+			return startLocalPostgres(ctx)
+		}
+		image := postgresContainerImage()
+		h, err := p.containers(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+		return startContainerPostgres(ctx, h, image)
+	})
+}
+
+func postgresContainerImage() string {
+	return cmp.Or(os.Getenv("WARREN_POSTGRES_IMAGE"), postgresImage)
 }
 
 // containers returns the process that runs containers, once the engine has the image, and starts it when there is none.

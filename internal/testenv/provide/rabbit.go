@@ -17,12 +17,15 @@ type RabbitMQ struct {
 	URL string
 	// ManagementURL is the root of its management API, without credentials (those of URL hold); empty where none is known.
 	ManagementURL string
+	// TLSURL is the same by way of TLS; empty unless it was started by [Provider.TLSNode].
+	TLSURL string
 	// Version is the server's, such as "3.10.8".
 	Version string
 	// Kind is who provided it.
 	Kind Kind
 
 	eval    evaluator
+	tlsDir  string    // where the node has its TLSFiles
 	machine machine   // nil unless started by this process
 	owner   *Provider // ended with the broker; nil unless the provider is this broker's alone
 }
@@ -109,7 +112,9 @@ func (r *RabbitMQ) Remove() error {
 	if r.machine == nil {
 		return nil
 	}
-	return r.machine.remove()
+	m := r.machine
+	r.machine = nil // removing it again does nothing
+	return m.remove()
 }
 
 // wait blocks until the node serves, and notes its version.
@@ -160,8 +165,13 @@ func serverVersion(rawURL string) (string, error) {
 }
 
 // amqpURL returns the URL of a node started here.
-func amqpURL(port int) string {
-	return (&url.URL{Scheme: "amqp", User: url.UserPassword(nodeUser, nodePassword), Host: loopback(port), Path: "/"}).String()
+func amqpURL(port int) string { return nodeURL("amqp", port) }
+
+// amqpsURL is the one by way of TLS.
+func amqpsURL(port int) string { return nodeURL("amqps", port) }
+
+func nodeURL(scheme string, port int) string {
+	return (&url.URL{Scheme: scheme, User: url.UserPassword(nodeUser, nodePassword), Host: loopback(port), Path: "/"}).String()
 }
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/warrenmq/warren/internal/testenv/provide"
+	"github.com/warrenmq/warren/internal/testenv/secret"
 )
 
 // shownLines bounds what is printed of one failed test: a panic that dumps a thousand goroutines is in the log.
@@ -41,6 +42,8 @@ type collector struct {
 	logName  string
 	packages map[string]*pkg
 	builds   map[string][]string // output of go build, by import path
+	secrets  secret.Finder
+	telling  map[string]bool // packages of whose output one line that tells a secret has been reported
 }
 
 // pkg is a package under test.
@@ -64,7 +67,7 @@ type line struct{ test, text string }
 func newCollector(out io.Writer, total *totals, kind provide.Kind, where, logName string) *collector {
 	return &collector{
 		out: out, total: total, kind: kind, where: where, logName: logName,
-		packages: make(map[string]*pkg), builds: make(map[string][]string),
+		packages: make(map[string]*pkg), builds: make(map[string][]string), telling: make(map[string]bool),
 	}
 }
 
@@ -92,6 +95,7 @@ func (c *collector) read(r io.Reader) error {
 func (c *collector) take(e event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lookForSecrets(e)
 	switch {
 	case e.Action == "other":
 		fmt.Fprint(c.out, e.Output)
@@ -104,6 +108,16 @@ func (c *collector) take(e event) {
 		c.takePackage(c.pkg(e.Package), e)
 	default:
 		c.takeTest(c.pkg(e.Package), e)
+	}
+}
+
+// lookForSecrets fails the run when anything that tests, passed ones too, or what they start wrote tells a secret. It
+// names one line of each package.
+func (c *collector) lookForSecrets(e event) {
+	redacted, found := c.secrets.Find([]byte(e.Output))
+	if found && !c.telling[e.Package] {
+		c.telling[e.Package] = true
+		c.total.fail(fmt.Sprintf("a secret in the output of %s %s on %s: %s", e.Package, e.Test, c.where, strings.TrimSpace(redacted)))
 	}
 }
 

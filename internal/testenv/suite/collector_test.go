@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warrenmq/warren/internal/testenv/provide"
+	"github.com/warrenmq/warren/internal/testenv/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -150,6 +151,37 @@ func TestCollectorLooksForWhatIsLeftToContainers(t *testing.T) {
 				require.Contains(t, line, "p TestX on ")
 				require.Contains(t, line, "three nodes")
 			}
+		})
+	}
+}
+
+// Nothing that is written may tell a secret, whatever became of the test.
+func TestCollectorLooksForSecrets(t *testing.T) {
+	for name, tt := range map[string]struct {
+		event event
+		tells bool
+	}{
+		"log of a passed test": {event{Action: "output", Package: "p", Test: "TestX", Output: "dial amqp://u:" + secret.New() + "@h"}, true},
+		"of no test":           {event{Action: "output", Package: "p", Output: "pw=" + secret.New()}, true},
+		"password of a broker": {event{Action: "output", Package: "p", Test: "TestX", Output: "their-password"}, true},
+		"no event":             {event{Action: "other", Output: secret.New()}, true},
+		"nothing":              {event{Action: "output", Package: "p", Test: "TestX", Output: "amqp://u:xxxxx@h"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			total := newTotals()
+			c := newCollector(io.Discard, total, provide.Local, "somewhere", "the log")
+			require.True(t, c.secrets.Watch("amqp://u:their-password@h/"))
+			c.take(tt.event)
+			c.take(tt.event)
+			if !tt.tells {
+				require.Empty(t, total.problems)
+				return
+			}
+			require.Len(t, total.problems, 1)
+			require.Contains(t, total.problems[0], "a secret in the output of "+tt.event.Package)
+			require.NotContains(t, total.problems[0], "their-password")
+			require.NotContains(t, total.problems[0], secret.Mark)
+			require.Equal(t, 1, total.summary(io.Discard, false))
 		})
 	}
 }

@@ -7,7 +7,7 @@
 //	suite bench [go test's arguments]   the benchmarks, without it
 //
 // It prints failures as they come and at the end what ran where, what was left out and why, and the slowest tests. It
-// exits with a status other than 0 when a test failed, when none ran, and, with CI=true or WARREN_REQUIRE_ALL=1, when
+// exits with a status other than 0 when a test failed, when none ran, when a secret is found in the output, and, with CI=true or WARREN_REQUIRE_ALL=1, when
 // anything was left out; a test that needs containers counts as left out unless it ran in the pass on those. An interrupt stops the tests, the broker and the database.
 package main
 

@@ -1,0 +1,325 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/idempotency"
+	"github.com/warrenmq/warren/internal/testenv"
+)
+
+// A20, P63: the answer to COMMIT is lost. The work was committed, and the next attempt, in the same call, finds that out.
+func TestA20LostAnswerToCommit(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	d := newDBAt(t, url, proxy.URL())
+	inbox := d.inbox("billing", idempotency.Config{})
+	calls := 0
+	cut := make(chan struct{})
+	_, err := inbox.Do(t.Context(), "k", func(ctx context.Context, tx pgx.Tx) error {
+		calls++
+		if err := addA(ctx, tx); err != nil {
+			return err
+		}
+		proxy.FreezeToClient() // what is sent arrives, what is answered does not
+		go func() {
+			defer close(cut)
+			testenv.Eventually(t, patience, func() bool { return d.known() == 1 }, "COMMIT has arrived")
+			proxy.Cut()
+			proxy.Heal()
+		}()
+		return nil
+	})
+	<-cut
+	require.NoError(t, err, "the second attempt found the key")
+	require.Equal(t, 1, calls)
+	require.Equal(t, 1, d.balance("a"))
+}
+
+// A20, P63: COMMIT itself is lost. Nothing was committed, and the next attempt does the work again.
+func TestA20LostCommit(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	d := newDBAt(t, url, proxy.URL())
+	inbox := d.inbox("billing", idempotency.Config{LockTimeout: patience})
+	calls := 0
+	fresh, err := inbox.Do(t.Context(), "k", func(ctx context.Context, tx pgx.Tx) error {
+		calls++
+		if err := addA(ctx, tx); err != nil {
+			return err
+		}
+		if calls == 1 {
+			proxy.FreezeToBroker()
+			time.AfterFunc(300*time.Millisecond, func() { proxy.Cut(); proxy.Heal() })
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.True(t, fresh)
+	require.Equal(t, 2, calls)
+	require.Equal(t, 1, d.balance("a"))
+}
+
+// The answer to COMMIT is lost and the database stays away: that is no success, whatever has become of it.
+func TestP63UnknownCommitIsNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	d := newDBAt(t, url, proxy.URL())
+	inbox := d.inbox("billing", idempotency.Config{})
+	cut := make(chan struct{})
+	_, err := inbox.Do(t.Context(), "k", func(ctx context.Context, tx pgx.Tx) error {
+		if err := addA(ctx, tx); err != nil {
+			return err
+		}
+		proxy.FreezeToClient()
+		go func() {
+			defer close(cut)
+			testenv.Eventually(t, patience, func() bool { return d.known() == 1 }, "COMMIT has arrived")
+			proxy.Refuse()
+			proxy.Cut()
+		}()
+		return nil
+	})
+	<-cut
+	require.Error(t, err)
+	require.True(t, notNow(err), "%v", err)
+	proxy.Heal()
+	fresh, err := inbox.Do(t.Context(), "k", addA)
+	require.NoError(t, err)
+	require.False(t, fresh)
+	require.Equal(t, 1, d.balance("a"))
+}
+
+// P64: what is no fault of the work is tried again whole, and is a "not now" in the end.
+func TestP64CollisionsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	inbox := d.inbox("billing", idempotency.Config{})
+	for _, state := range []string{"40001", "40P01", "55P03", "57P01", "25P03", "25006", "53300", "08006", "58030"} {
+		t.Run(state, func(t *testing.T) {
+			raise := func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '%s', MESSAGE = 'auf Deutsch'; END $$", state))
+				return fmt.Errorf("book: %w", err)
+			}
+			calls := 0
+			fresh, err := inbox.Do(t.Context(), "passes "+state, func(ctx context.Context, tx pgx.Tx) error {
+				if calls++; calls < 3 {
+					return raise(ctx, tx)
+				}
+				return addA(ctx, tx)
+			})
+			require.NoError(t, err)
+			require.True(t, fresh)
+			require.Equal(t, 3, calls)
+
+			calls = 0
+			_, err = inbox.Do(t.Context(), "stays "+state, func(ctx context.Context, tx pgx.Tx) error { calls++; return raise(ctx, tx) })
+			require.True(t, notNow(err), "%v", err)
+			require.Equal(t, state, code(err))
+			require.Equal(t, 3, calls)
+			require.Zero(t, d.number("SELECT count(*) FROM inbox WHERE key = $1", "stays "+state))
+		})
+	}
+	for _, state := range []string{"23505", "22012", "42P01", "57014", "P0001"} { // the work's own
+		t.Run(state, func(t *testing.T) {
+			calls := 0
+			_, err := inbox.Do(t.Context(), "own "+state, func(ctx context.Context, tx pgx.Tx) error {
+				calls++
+				return &pgconn.PgError{Code: state}
+			})
+			require.Equal(t, state, code(err))
+			require.False(t, notNow(err))
+			require.Equal(t, 1, calls)
+		})
+	}
+}
+
+// P64: a function that swallows a statement's error does not get its message acknowledged: PostgreSQL makes a rollback of that
+// COMMIT. It may have been a collision, so it is tried again; when it is so each time it is a failure as any other.
+func TestP64SwallowedErrors(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	inbox := d.inbox("billing", idempotency.Config{})
+	calls := 0
+	swallow := func(times int) func(ctx context.Context, tx pgx.Tx) error {
+		calls = 0
+		return func(ctx context.Context, tx pgx.Tx) error {
+			calls++
+			if err := addA(ctx, tx); err != nil {
+				return err
+			}
+			if calls <= times {
+				_, _ = tx.Exec(ctx, "INSERT INTO accounts VALUES ('a')") // 23505
+				_, err := tx.Exec(ctx, "SELECT 1")
+				require.Equal(t, "25P02", code(err))
+			}
+			return nil
+		}
+	}
+	_, err := inbox.Do(t.Context(), "always", swallow(1000))
+	require.ErrorIs(t, err, pgx.ErrTxCommitRollback)
+	require.False(t, notNow(err))
+	require.Equal(t, 3, calls)
+	require.Zero(t, d.balance("a"))
+	require.Zero(t, d.known())
+
+	fresh, err := inbox.Do(t.Context(), "once", swallow(1))
+	require.NoError(t, err)
+	require.True(t, fresh)
+	require.Equal(t, 2, calls)
+	require.Equal(t, 1, d.balance("a"))
+}
+
+// P64: handlers that lock the same rows in opposite order. PostgreSQL breaks each deadlock, and nobody sees it.
+func TestP64Deadlocks(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.exec(fmt.Sprintf("ALTER DATABASE %s SET deadlock_timeout = '20ms'", databaseOf(d)))
+	d.pool.Reset()
+	inbox := d.inbox("billing", idempotency.Config{LockTimeout: patience})
+	const copies = 8
+	var deadlocks atomic.Int32
+	errs := all(copies, func(i int) error {
+		order := []string{"a", "b"}
+		if i%2 == 1 {
+			order = []string{"b", "a"}
+		}
+		for {
+			_, err := inbox.Do(t.Context(), fmt.Sprint(i), func(ctx context.Context, tx pgx.Tx) error {
+				for _, account := range order {
+					if err := add(ctx, tx, account); err != nil {
+						if code(err) == "40P01" {
+							deadlocks.Add(1)
+						}
+						return err
+					}
+					if _, err := tx.Exec(ctx, "SELECT pg_sleep(0.01)"); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err == nil || !notNow(err) {
+				return err
+			}
+		}
+	})
+	require.NoError(t, errors.Join(errs...))
+	require.Positive(t, deadlocks.Load(), "the test meets deadlocks")
+	require.Equal(t, copies, d.balance("a"))
+	require.Equal(t, copies, d.balance("b"))
+}
+
+func databaseOf(d *db) (name string) {
+	d.direct(func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT quote_ident(current_database())").Scan(&name)
+	})
+	return name
+}
+
+// A pool whose connections have all died in its hands: the next call does not notice.
+func TestDeadConnections(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	d := newDBAt(t, url, proxy.URL())
+	inbox := d.inbox("billing", idempotency.Config{})
+	for i := range 5 {
+		all(3, func(n int) error {
+			_, err := inbox.Do(t.Context(), fmt.Sprint("warm up", i, n), addA)
+			return err
+		})
+		proxy.Cut()
+		fresh, err := inbox.Do(t.Context(), fmt.Sprint(i), addA)
+		require.True(t, err == nil && fresh || notNow(err), "%v", err)
+		if err != nil { // as many dead connections as attempts
+			_, err = inbox.Do(t.Context(), fmt.Sprint(i), addA)
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, d.number("SELECT count(*) FROM inbox"), d.balance("a"))
+}
+
+// A database that is frozen answers nothing: a call ends with its context, and says "not now", before its function has run and
+// while it runs; the message's time was not used up by the message.
+func TestFrozenDatabase(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	d := newDBAt(t, url, proxy.URL())
+	inbox := d.inbox("billing", idempotency.Config{})
+	for name, freezeInside := range map[string]bool{"before": false, "inside": true} {
+		t.Run(name, func(t *testing.T) {
+			defer proxy.Heal()
+			if !freezeInside {
+				proxy.Freeze()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			_, err := inbox.Do(ctx, name, func(ctx context.Context, tx pgx.Tx) error {
+				proxy.Freeze()
+				return addA(ctx, tx)
+			})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.True(t, notNow(err), "%v", err)
+			took(t, began, 300*time.Millisecond+2*time.Second, "a call of 300 ms, with a question whether anybody is there")
+			proxy.Heal()
+			fresh, err := inbox.Do(t.Context(), name, addA)
+			require.NoError(t, err)
+			require.True(t, fresh)
+		})
+	}
+	require.Equal(t, 2, d.balance("a"))
+}
+
+// A handler that is too slow on a database that answers is at fault itself.
+func TestSlowWorkIsAFailure(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	inbox := d.inbox("billing", idempotency.Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := inbox.Do(ctx, "k", func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_sleep(60)")
+		return err
+	})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.False(t, notNow(err), "%v", err)
+}
+
+// Another copy's session is frozen with the key in its hands: the wait is bounded.
+func TestFrozenRival(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	inbox := d.inbox("billing", idempotency.Config{LockTimeout: 200 * time.Millisecond})
+	rival, err := d.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer rival.Rollback(context.Background())
+	fresh, err := inbox.Claim(t.Context(), rival, "k")
+	require.NoError(t, err)
+	require.True(t, fresh)
+	thaw := testenv.FreezeBackend(t, d.url, int(rival.Conn().PgConn().PID()))
+	began := time.Now()
+	_, err = inbox.Do(t.Context(), "k", addA)
+	require.ErrorIs(t, err, idempotency.ErrBusy)
+	require.True(t, notNow(err))
+	require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+	took(t, began, 500*time.Millisecond, "a LockTimeout of 200 ms")
+	thaw()
+	require.NoError(t, rival.Rollback(t.Context()))
+	fresh, err = inbox.Do(t.Context(), "k", addA)
+	require.NoError(t, err)
+	require.True(t, fresh)
+}

@@ -1,0 +1,247 @@
+package outbox
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	osexec "os/exec"
+	"os/signal"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// childEnv makes this test binary a relay: its value is a childConfig.
+const childEnv = "WARREN_OUTBOX_RELAY"
+
+type childConfig struct {
+	Database, Broker string
+	Lanes            int
+	Relay            RelayConfig
+}
+
+// relayChild relays until SIGTERM, and logs as JSON on standard output.
+func relayChild() {
+	var cfg childConfig
+	check := func(err error) {
+		if err != nil {
+			slog.Error("child", "error", err)
+			os.Exit(1)
+		}
+	}
+	check(json.Unmarshal([]byte(os.Getenv(childEnv)), &cfg))
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	pool, err := pgxpool.New(ctx, cfg.Database)
+	check(err)
+	defer pool.Close()
+	conn, err := reconnect.Dial(ctx, cfg.Broker, reconnect.Config{Name: "outbox-child"})
+	check(err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	pub, err := conn.NewPublisher(reconnect.PublisherConfig{Window: 1000})
+	check(err)
+	box, err := New(pool, Config{Lanes: cfg.Lanes})
+	check(err)
+	r, err := NewRelay(box, pub, cfg.Relay)
+	check(err)
+	slog.Info("child runs")
+	check(r.Run(ctx))
+	slog.Info("child ends")
+}
+
+// child is a relay in a process of its own.
+type child struct {
+	cmd    *osexec.Cmd
+	runs   atomic.Bool
+	leads  atomic.Int32 // lanes
+	stops  atomic.Int32 // how often it said that it no longer leads
+	ended  chan struct{}
+	failed atomic.Bool
+}
+
+func startChild(t testing.TB, cfg childConfig) *child {
+	t.Helper()
+	env, err := json.Marshal(cfg)
+	require.NoError(t, err)
+	cmd := osexec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(env))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	c := &child{cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		defer close(c.ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			c.hear(lines.Bytes())
+		}
+		c.failed.Store(cmd.Wait() != nil)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-c.ended
+	})
+	return c
+}
+
+func (c *child) hear(line []byte) {
+	var said struct{ Msg string }
+	if json.Unmarshal(line, &said) != nil {
+		return
+	}
+	switch said.Msg {
+	case "child runs":
+		c.runs.Store(true)
+	case "outbox: leads the lane":
+		c.leads.Add(1)
+	case "outbox: no longer leads the lane":
+		c.leads.Add(-1)
+		c.stops.Add(1)
+	}
+}
+
+func (c *child) signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	require.NoError(t, c.cmd.Process.Signal(s))
+}
+
+// fleet is relays in processes of their own, on one outbox, and a queue that they send to.
+type fleet struct {
+	t     testing.TB
+	url   string
+	box   *Outbox
+	inbox *inbox
+	all   []*child
+}
+
+func newFleet(t testing.TB, n int, cfg RelayConfig) *fleet {
+	t.Helper()
+	url := testenv.Postgres(t)
+	f := &fleet{t: t, url: url, box: boxIn(t, newPool(t, url, nil), Config{}), inbox: newInbox(t)}
+	for range n {
+		f.all = append(f.all, startChild(t, childConfig{Database: url, Broker: testenv.Shared(t).URL(), Lanes: 1, Relay: cfg}))
+	}
+	for _, c := range f.all {
+		testenv.Eventually(t, 3*patience, c.runs.Load, "the relay runs")
+	}
+	f.leader()
+	return f
+}
+
+// leader waits for the one that leads.
+func (f *fleet) leader() (leader *child) {
+	f.t.Helper()
+	testenv.Eventually(f.t, 3*patience, func() bool {
+		for _, c := range f.all {
+			if c.leads.Load() > 0 {
+				leader = c
+			}
+		}
+		return leader != nil
+	}, "one leads")
+	return leader
+}
+
+// others returns the fleet without c.
+func (f *fleet) others(c *child) *fleet {
+	rest := &fleet{t: f.t, url: f.url, box: f.box, inbox: f.inbox}
+	for _, other := range f.all {
+		if other != c {
+			rest.all = append(rest.all, other)
+		}
+	}
+	return rest
+}
+
+// load stores rows in the background, some in each transaction, until n are; wait returns when they are.
+func (f *fleet) load(n, each int) (wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; i < n; i += each {
+			msgs := make([]Message, each)
+			for j := range msgs {
+				msgs[j] = Message{Key: f.inbox.queue}
+				msgs[j].Type = strconv.Itoa(i + j)
+				msgs[j].Body = []byte(fmt.Sprint(time.Now().UnixNano()))
+			}
+			storeAll(f.t, f.box, msgs...)
+		}
+	}()
+	return func() { <-done }
+}
+
+// P55, A19: four relays, of which the one that leads is killed under load. Another one takes over; nothing is lost, and
+// what came twice is at most a Batch, with equal ids.
+func TestA19P55AKilledLeader(t *testing.T) {
+	t.Parallel()
+	const rows, batch = 5000, 500
+	f := newFleet(t, 4, RelayConfig{Batch: batch})
+	wait := f.load(rows, 50)
+	testenv.Eventually(t, 3*patience, func() bool { return f.inbox.count() > 500 }, "rows flow")
+	leader := f.leader()
+	rest := f.others(leader)
+	start := time.Now()
+	leader.signal(t, syscall.SIGKILL)
+	rest.leader()
+	took := time.Since(start)
+	wait()
+	drained(t, f.box)
+	f.inbox.complete(t, rows)
+	require.LessOrEqual(t, f.inbox.repeated(), batch)
+	t.Logf("took over after %v; %d of %d messages came twice", took.Round(time.Millisecond), f.inbox.repeated(), rows)
+	require.Less(t, took, 6*time.Second, "target: 2 s")
+}
+
+// P55: the leader is stopped for 20 s and continued. Its session ends by its silence and another one leads; what it has
+// fetched it no longer sends when it goes on, but stops leading by itself.
+func TestA19P55AStoppedLeader(t *testing.T) {
+	t.Parallel()
+	const rows, batch = 4000, 500
+	f := newFleet(t, 4, RelayConfig{Batch: batch})
+	wait := f.load(rows, 20)
+	testenv.Eventually(t, 3*patience, func() bool { return f.inbox.count() > 500 }, "rows flow")
+	leader := f.leader()
+	start := time.Now()
+	leader.signal(t, syscall.SIGSTOP)
+	f.others(leader).leader()
+	took := time.Since(start)
+	testenv.Eventually(t, 3*patience, func() bool { return time.Since(start) > 20*time.Second }, "20 s pass")
+	leader.signal(t, syscall.SIGCONT)
+	testenv.Eventually(t, patience, func() bool { return leader.stops.Load() == 1 }, "the stopped one says that it no longer leads")
+	wait()
+	drained(t, f.box)
+	f.inbox.complete(t, rows)
+	require.LessOrEqual(t, f.inbox.repeated(), batch)
+	t.Logf("took over after %v; %d of %d messages came twice", took.Round(time.Millisecond), f.inbox.repeated(), rows)
+	require.Less(t, took, 19*time.Second)
+}
+
+// A graceful stop of the leader under load, by a signal: the next one goes on where it ended, and nothing comes twice.
+func TestStoppedInGoodOrderNothingComesTwice(t *testing.T) {
+	t.Parallel()
+	const rows = 3000
+	f := newFleet(t, 2, RelayConfig{Batch: 100})
+	wait := f.load(rows, 20)
+	testenv.Eventually(t, 3*patience, func() bool { return f.inbox.count() > 500 }, "rows flow")
+	leader := f.leader()
+	leader.signal(t, syscall.SIGTERM)
+	<-leader.ended
+	require.False(t, leader.failed.Load(), "it ended without an error")
+	wait()
+	drained(t, f.box)
+	f.inbox.complete(t, rows)
+	require.Zero(t, f.inbox.repeated())
+}

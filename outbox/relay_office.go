@@ -1,0 +1,147 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// office is the lead of a lane: how a relay comes to it, knows that it still has it, and gives it up.
+type office interface {
+	// take tries once to lead.
+	take(ctx context.Context) (won bool, err error)
+	// conn is the connection that rows are fetched on while it leads.
+	conn() *pgx.Conn
+	// probe makes sure, on that connection and so between its statements, that it still leads.
+	probe(ctx context.Context) error
+	// heard says that a statement on conn that was begun at start has succeeded.
+	heard(start time.Time)
+	// keep holds the lead until ctx ends, on a way of its own if it needs one, and returns an error when it is lost.
+	keep(ctx context.Context) error
+	// trusted reports whether nobody else can lead yet. Nothing is sent without it.
+	trusted() bool
+	// listens reports whether notifications arrive on conn.
+	listens() bool
+	// resign lets others lead at once.
+	resign()
+}
+
+const (
+	// probeInterval is how often a session is used at least, so that its lock is known to be held.
+	probeInterval = 3 * time.Second
+
+	// probeTimeout is how long the answer may take.
+	probeTimeout = 5 * time.Second
+
+	// sessionTrust is how long after its last use a session's lock is taken for held.
+	sessionTrust = 10 * time.Second
+
+	// idleTimeout is after how much silence the server ends the session, and so gives the lock to others: when the process
+	// was stopped, or the host is gone. It is more than sessionTrust, so that nobody else leads while this relay thinks that
+	// it does. From PostgreSQL 14 on; before, only a lost host is noticed, by the keepalives.
+	idleTimeout = 12 * time.Second
+)
+
+// trust is how long, at least, the lead is known to be held. It counts on the monotonic clock, which goes on while the
+// process is stopped.
+type trust struct {
+	began time.Time
+	until atomic.Int64 // since began
+}
+
+func newTrust() *trust { return &trust{began: time.Now()} }
+
+func (t *trust) extend(start time.Time, d time.Duration) {
+	t.until.Store(int64(start.Sub(t.began) + d))
+}
+
+func (t *trust) holds() bool { return int64(time.Since(t.began)) < t.until.Load() }
+
+// sessionLock is the lead by an advisory lock of the session that rows are fetched in: to lose the lock and to lose the
+// ability to fetch are one event.
+type sessionLock struct {
+	lane    *lane
+	session *pgx.Conn
+	backend int // the server process that answers, by its own word
+	*trust
+}
+
+func (s *sessionLock) conn() *pgx.Conn { return s.session }
+
+func (s *sessionLock) listens() bool { return true }
+
+func (s *sessionLock) take(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	if s.session == nil {
+		conn, err := s.lane.relay.connect(ctx)
+		if err != nil {
+			return false, err
+		}
+		s.session, s.trust = conn, newTrust()
+		if _, err := conn.Exec(ctx, setSession, sessionSettings()); err != nil {
+			return false, err
+		}
+	}
+	var won bool
+	start := time.Now()
+	if err := s.session.QueryRow(ctx, s.lane.sql.lock).Scan(&won, &s.backend); err != nil || !won {
+		return false, err
+	}
+	s.heard(start)
+	return true, s.listen(ctx)
+}
+
+// listen makes the session hear of commits.
+func (s *sessionLock) listen(ctx context.Context) error {
+	var channel string
+	if err := s.session.QueryRow(ctx, "SELECT "+s.lane.relay.outbox.tables.channel()).Scan(&channel); err != nil {
+		return err
+	}
+	_, err := s.session.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize())
+	return err
+}
+
+// setSession makes those settings that the server knows, for the session.
+const setSession = `SELECT set_config(name, value, false) FROM json_each_text($1::json) AS wanted (name, value) JOIN pg_settings USING (name)`
+
+// sessionSettings are the session's own. The keepalives are the server's: by them it notices that the host is gone. Plans
+// are made anew each time: one that was made for an empty table is a bad one for a full table.
+func sessionSettings() string {
+	return fmt.Sprintf(`{"tcp_keepalives_idle": 5, "tcp_keepalives_interval": 3, "tcp_keepalives_count": 3, "tcp_user_timeout": 15000,
+		"idle_session_timeout": %d, "plan_cache_mode": "force_custom_plan"}`, idleTimeout.Milliseconds())
+}
+
+// errPooled says that the session is none.
+var errPooled = errors.New("the session changed between two statements: behind a transaction pooler set RelayConfig.Lease")
+
+func (s *sessionLock) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var backend int
+	start := time.Now()
+	if err := s.session.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&backend); err != nil {
+		return err
+	}
+	if backend != s.backend {
+		return errPooled
+	}
+	s.heard(start)
+	return nil
+}
+
+func (s *sessionLock) heard(start time.Time) { s.extend(start, sessionTrust) }
+
+func (s *sessionLock) trusted() bool { return s.holds() }
+
+// keep has nothing to do: who fetches, probes.
+func (s *sessionLock) keep(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (s *sessionLock) resign() { hangUp(s.session) }

@@ -1,0 +1,136 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/warrenmq/warren/internal/backoff"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// outageBackoff is how often a row is sent, alone, to find out whether an outage is over.
+var outageBackoff = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+
+const (
+	// trustInterval is how often it is looked whether the lead is sure again.
+	trustInterval = 10 * time.Millisecond
+)
+
+// send publishes chunks, one after the other, until there are no more. It returns an error only when nothing can ever be sent
+// again. When lead ends the publish that is going on is finished, but nothing new is begun.
+func (t *term) send(lead context.Context) error {
+	for chunk := range t.chunks {
+		if err := t.sendChunk(lead, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendChunk publishes until every row has its verdict. What is in doubt is sent again before anything behind it: so first
+// arrivals keep their order. After an outage one row goes ahead: as long as it fails, the others are not sent for nothing.
+func (t *term) sendChunk(lead context.Context, rows []*outgoing) error {
+	t.figures.oldest.Store(rows[0].createdAt.UnixNano())
+	defer t.figures.oldest.Store(0)
+	rows = t.sortOut(rows)
+	for outage := 0; len(rows) > 0; {
+		if !t.mayBegin(lead) {
+			return nil
+		}
+		next := rows
+		if outage > 0 {
+			next = rows[:1]
+		}
+		t.done.wait(t.sending, t.relay.cfg.Batch-len(next)) // no more than a Batch is out
+		left, err := t.publish(next)
+		rows = append(left, rows[len(next):]...)
+		if errors.Is(err, reconnect.ErrClosed) {
+			return err
+		}
+		if err == nil {
+			if outage > 0 {
+				t.log.Info("outbox: sends again")
+			}
+			outage = 0
+			continue
+		}
+		if outage == 0 && lead.Err() == nil {
+			t.log.Warn("outbox: cannot send", "rows", len(rows), "error", err)
+		}
+		outage++
+		if backoff.Sleep(lead, outageBackoff.Delay(outage)) != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// sortOut parks the rows of which no message can be made.
+func (t *term) sortOut(rows []*outgoing) []*outgoing {
+	good := make([]*outgoing, 0, len(rows))
+	r := &result{term: t}
+	for _, o := range rows {
+		if o.fault != nil {
+			r.parked = append(r.parked, failure{outgoing: o, reason: o.fault})
+			continue
+		}
+		good = append(good, o)
+	}
+	t.settle(r)
+	return good
+}
+
+// mayBegin waits until the lead is sure. It is not when a process was stopped for a while: then somebody else may lead.
+func (t *term) mayBegin(lead context.Context) bool {
+	for lead.Err() == nil && !t.office.trusted() {
+		_ = backoff.Sleep(lead, trustInterval)
+	}
+	return lead.Err() == nil
+}
+
+// publish sends rows, hands what is settled to the completer, and returns the rows that have to be sent again, with the
+// reason of the first.
+func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
+	msgs := make([]reconnect.Message, len(rows))
+	for i, o := range rows {
+		msgs[i] = o.message
+	}
+	t.figures.unconfirmed.Store(int64(len(rows)))
+	start := time.Now()
+	verdicts, reasons := judge(len(rows), t.relay.pub.PublishBatch(t.sending, msgs))
+	t.relay.metrics.published(t.lane, time.Since(start))
+
+	r := &result{term: t}
+	var left []*outgoing
+	var why error
+	var doubtful int64
+	for i, o := range rows {
+		switch verdicts[i] {
+		case sent:
+			r.sent = append(r.sent, o)
+		case open:
+			left = append(left, o)
+			if errors.Is(reasons[i], reconnect.ErrUnknown) {
+				doubtful++
+			}
+			if why == nil {
+				why = reasons[i]
+			}
+		default:
+			r.fail(o, verdicts[i], reasons[i])
+		}
+	}
+	t.figures.unconfirmed.Store(doubtful)
+	t.relay.metrics.count(t.lane, "sent", len(r.sent))
+	t.relay.metrics.count(t.lane, "open", len(left))
+	t.settle(r)
+	return left, why
+}
+
+// settle hands r to the completer, which deletes it while the next rows are sent.
+func (t *term) settle(r *result) {
+	if !r.empty() {
+		t.done.add(r)
+	}
+}

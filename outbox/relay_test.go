@@ -1,0 +1,188 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+func TestRelaySendsInOrderAndDeletes(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	before := numbered("before.", 700)
+	store(t, box, before...)
+	r := relay(t, box, pub, RelayConfig{Batch: 100})
+	drained(t, box)
+	after := numbered("after.", 30)
+	for _, key := range after {
+		store(t, box, key)
+	}
+	drained(t, box)
+	require.Equal(t, append(before, after...), pub.sent())
+	require.NoError(t, r.stop(t))
+	for _, n := range pub.calledWith() {
+		require.LessOrEqual(t, n, 100)
+	}
+}
+
+func TestNewRelaySaysEverythingAtOnce(t *testing.T) {
+	_, err := NewRelay(nil, nil, RelayConfig{Batch: 2001, MaxAttempts: -2, BackoffMin: time.Minute, BackoffMax: time.Second,
+		PollInterval: -1, ShutdownTimeout: -2, Lease: time.Millisecond})
+	for _, field := range []string{"outbox: nil", "publisher: nil", "Batch: 2001", "MaxAttempts: -2", "BackoffMax: 1s", "PollInterval: -1",
+		"ShutdownTimeout: -2", "Lease: 1ms"} {
+		require.ErrorContains(t, err, field)
+	}
+	box, err := New(nil, Config{})
+	require.NoError(t, err)
+	_, err = NewRelay(box, new(fake), RelayConfig{})
+	require.ErrorContains(t, err, "pool: nil")
+}
+
+func TestRunIsForOneAtATime(t *testing.T) {
+	t.Parallel()
+	box := newBox(t, Config{})
+	r := relay(t, box, new(fake), RelayConfig{})
+	testenv.Eventually(t, patience, r.running.Load, "Run has begun")
+	require.ErrorContains(t, r.Run(t.Context()), "running already")
+	require.NoError(t, r.stop(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, r.Run(ctx), "again, afterwards")
+}
+
+// A row that fails steps aside and is tried again with a growing delay; in the end it is parked.
+func TestP58AFailingRowStepsAside(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	bad := errors.New("the broker does not like it")
+	pub.set(each(func(m reconnect.Message) error {
+		if m.Key == "bad" {
+			return bad
+		}
+		return nil
+	}))
+	store(t, box, "a", "bad", "b")
+	relay(t, box, pub, RelayConfig{MaxAttempts: 3, BackoffMin: 50 * time.Millisecond})
+	store(t, box, "c")
+	testenv.Eventually(t, patience, func() bool { s := stats(t, box); return s.Parked == 1 && s.Waiting == 0 }, "it is parked")
+	require.Equal(t, []string{"a", "b", "c"}, pub.sent())
+	require.Zero(t, stats(t, box).Retrying)
+	for p, err := range box.Parked(t.Context()) {
+		require.NoError(t, err)
+		require.Equal(t, "bad", p.Key)
+		require.Equal(t, 3, p.Attempts)
+		require.Contains(t, p.Reason, bad.Error())
+		pub.set(nil)
+		require.NoError(t, box.Requeue(t.Context(), p.ID))
+	}
+	drained(t, box)
+	require.Equal(t, []string{"a", "b", "c", "bad"}, pub.sent())
+}
+
+func stats(t testing.TB, box *Outbox) Stats {
+	t.Helper()
+	s, err := box.Stats(context.Background())
+	require.NoError(t, err)
+	return s
+}
+
+// A19, P53: a row whose transaction commits late is sent as soon as it can be seen, and a transaction that stays open
+// delays nothing but its own rows.
+func TestA19P53LateRowsAreNotSkipped(t *testing.T) {
+	t.Parallel()
+	for _, fresh := range []bool{true, false} {
+		t.Run(fmt.Sprintf("new leader %v", fresh), func(t *testing.T) {
+			t.Parallel()
+			box, pub := newBox(t, Config{}), new(fake)
+			if !fresh {
+				relay(t, box, pub, RelayConfig{PollInterval: time.Minute})
+				store(t, box, "first")
+				testenv.Eventually(t, patience, func() bool { return len(pub.sent()) == 1 }, "the relay runs")
+				byCursor(t, box) // after the horizon has passed
+			}
+			tx, err := box.pool.Begin(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, box.Enqueue(t.Context(), tx, Message{Key: "late"}))
+			store(t, box, numbered("early.", 20)...)
+			if fresh {
+				relay(t, box, pub, RelayConfig{PollInterval: time.Minute})
+			}
+			testenv.Eventually(t, patience, func() bool { return slices.Contains(pub.sent(), "early.19") }, "others are not delayed")
+			require.NotContains(t, pub.sent(), "late")
+			require.NoError(t, tx.Commit(t.Context()))
+			start := time.Now()
+			box.Wake()
+			testenv.Eventually(t, patience, func() bool { return slices.Contains(pub.sent(), "late") }, "it is sent after its commit")
+			t.Logf("sent %v after the commit", time.Since(start).Round(time.Millisecond))
+		})
+	}
+}
+
+// byCursor waits until every transaction that ran before has certainly ended for the relay's tracker, by keeping it busy.
+func byCursor(t testing.TB, box *Outbox) {
+	t.Helper()
+	end := time.Now().Add(settleTime + 500*time.Millisecond)
+	testenv.Eventually(t, patience, func() bool { box.Wake(); return time.Now().After(end) }, "the horizon passes")
+}
+
+func TestNotBefore(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	relay(t, box, pub, RelayConfig{PollInterval: 200 * time.Millisecond})
+	due := time.Now().Add(1500 * time.Millisecond)
+	storeAll(t, box, Message{Key: "second", NotBefore: due.Add(300 * time.Millisecond)}, Message{Key: "first", NotBefore: due}, Message{Key: "now"})
+	var at time.Time
+	testenv.Eventually(t, patience, func() bool {
+		if len(pub.sent()) == 2 && at.IsZero() {
+			at = time.Now()
+		}
+		return len(pub.sent()) == 3
+	}, "all are sent")
+	require.Equal(t, []string{"now", "first", "second"}, pub.sent())
+	require.False(t, at.Before(due), "%v early", due.Sub(at))
+	require.Zero(t, stats(t, box).Scheduled)
+}
+
+func TestArchiveKeepsWhatWasSent(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{Archive: true}), new(fake)
+	relay(t, box, pub, RelayConfig{})
+	store(t, box, "a", "b")
+	drained(t, box)
+	require.EqualValues(t, 2, scan[int64](t, box.pool, "SELECT count(*) FROM outbox_archive WHERE sent_at >= created_at"))
+	require.Zero(t, scan[int64](t, box.pool, "SELECT count(*) FROM outbox_archive_default"), "today has a partition")
+}
+
+func TestLanesNoLongerConfiguredAreSent(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, testenv.Postgres(t), nil)
+	wide, narrow, pub := boxIn(t, pool, Config{Lanes: 4}), boxIn(t, pool, Config{}), new(fake)
+	for i := range 20 {
+		storeAll(t, wide, Message{Key: fmt.Sprint(i), OrderingKey: fmt.Sprint(i)})
+	}
+	relay(t, narrow, pub, RelayConfig{})
+	drained(t, wide)
+	require.Len(t, pub.sent(), 20)
+}
+
+func TestRunBeforeTheTablesAreThere(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, testenv.Postgres(t), nil)
+	box, err := New(pool, Config{Schema: "Later \"than\" this"})
+	require.NoError(t, err)
+	pub := new(fake)
+	relay(t, box, pub, RelayConfig{})
+	require.NoError(t, box.Migrate(t.Context()))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{Key: "a"}) }))
+	drained(t, box)
+	require.Equal(t, []string{"a"}, pub.sent())
+}
