@@ -140,12 +140,15 @@ func TestMetricsOfPublishes(t *testing.T) {
 
 	proxy.FreezeToClient()
 	waiting := make(chan error, 1)
-	go func() { waiting <- p.p.Publish(within(t, 2*time.Second), "", queue, plainText("a")) }()
-	testenv.Eventually(t, time.Second, func() bool {
+	held, release := context.WithCancel(t.Context())
+	defer release()
+	go func() { waiting <- p.p.Publish(held, "", queue, plainText("a")) }()
+	testenv.Eventually(t, 10*time.Second, func() bool {
 		return s.Metric("warren.publish.unconfirmed", "warren.connection.name")[p.conn.cfg.Name] == 1
 	}, "one is in flight")
 	require.Equal(t, map[string]float64{p.conn.cfg.Name: 1}, s.Metric("warren.publish.callers", "warren.connection.name"))
 	require.ErrorIs(t, p.publish("", queue, "a"), ErrBusy)
+	release()
 	require.ErrorIs(t, receive(t, waiting, 10*time.Second, "the outcome"), ErrUnknown)
 	proxy.Heal()
 	testenv.Eventually(t, 5*time.Second, func() bool {

@@ -158,7 +158,7 @@ func TestVerifyWithoutRights(t *testing.T) {
 	url := b.AddUser(t, user, "secret")
 	b.SetPermissions(t, user, "^$", ".*", ".*")
 	c, _ := dialed(t, url, Config{})
-	require.Equal(t, []string{"403"}, findings(t, c.Verify(within(t, 10*time.Second), top)))
+	require.Equal(t, []string{fmt.Sprintf("right: configure on queue '%s', none", name)}, findings(t, c.Verify(within(t, 10*time.Second), top)))
 	top.Queues[0].Declare, top.Queues[0].Arguments = Passive, amqp.Table{"x-delivery-limit": 20}
 	require.NoError(t, c.Verify(within(t, 10*time.Second), top), "more is not his to know")
 	top.Queues[0].Name = testenv.Name(t, "missing")
