@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -28,11 +27,10 @@ type call struct {
 	confirm atomic.Pointer[amqp.DeferredConfirmation] // nil: not sent yet, or known to have arrived
 	server  string                                    // takes a cancel; under the generation's mu
 
-	done    chan struct{} // capacity 1
-	reply   amqp.Delivery // read after done
-	out     outcome       // read after done
-	timer   *time.Timer   // stopped
-	headers amqp.Table    // for requests that have none of their own
+	done  chan struct{} // capacity 1
+	reply amqp.Delivery // read after done
+	out   outcome       // read after done
+	timer *time.Timer   // stopped
 }
 
 // outcome is how a call ended without a reply: err is not nil then. lost says that another channel may do better.
@@ -42,7 +40,7 @@ type outcome struct {
 }
 
 func newCall() *call {
-	k := &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour), headers: make(amqp.Table, 1)}
+	k := &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	k.timer.Stop()
 	return k
 }
@@ -63,7 +61,6 @@ func (k *call) attempt() {
 type request struct {
 	exchange, key string
 	msg           amqp.Publishing
-	own           bool // msg.Headers is a table of this call's own
 	end           time.Time
 	bounded       bool // by the context itself
 	doubt         error
@@ -71,7 +68,7 @@ type request struct {
 
 // Call sends req to queue (with ClientConfig.Exchange: with this routing key to the exchange) and waits for the answer, at
 // most until ctx ends; one without a deadline gets ClientConfig.Timeout. The server gets what is left of that time with
-// the request, and lets it pass unhandled when it is over. req gets a MessageId, a UUIDv7, and a Timestamp when it has none;
+// the request, and lets it pass unhandled when it is over. req gets a MessageId, a UUIDv7, when it has none;
 // CorrelationId, ReplyTo and Expiration are Call's own. It waits for a link, and for the end of an alarm. The answer is
 // acknowledged already.
 //
@@ -122,13 +119,11 @@ func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Pu
 	if r.end, r.bounded = ctx.Deadline(); !r.bounded {
 		r.end = now.Add(c.core.cfg.Timeout)
 	}
-	k.id, k.key, k.body = c.core.ids.next(now), queue, req.Body
+	id := c.core.ids.next(now)
+	k.id, k.key, k.body = id[randomPart:], queue, req.Body
 	r.msg.CorrelationId, r.msg.ReplyTo, r.msg.Expiration = k.id, directReply, ""
 	if r.msg.MessageId == "" {
-		r.msg.MessageId = k.id
-	}
-	if r.msg.Timestamp.IsZero() {
-		r.msg.Timestamp = now
+		r.msg.MessageId = id
 	}
 	if r.msg.DeliveryMode == 0 {
 		r.msg.DeliveryMode = amqp.Transient
@@ -136,7 +131,7 @@ func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Pu
 			r.msg.DeliveryMode = amqp.Persistent
 		}
 	}
-	c.addHeaders(k, &r)
+	c.addHeaders(&r, r.end.Sub(now))
 	if queue == "" && r.exchange == "" {
 		return r, errors.New("queue: empty")
 	}
@@ -144,11 +139,10 @@ func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Pu
 }
 
 // addHeaders puts together what the request, the Client and Call itself have for headers. Nobody else's table is changed.
-func (c *Client) addHeaders(k *call, r *request) {
-	own, notify := r.msg.Headers, c.core.cfg.NotifyCancel
-	if len(own) == 0 && len(c.headers) == 0 && !c.idempotent && !notify {
-		r.msg.Headers = k.headers
-		r.msg.Headers[headerDeadline] = r.end.UnixMilli()
+func (c *Client) addHeaders(r *request, left time.Duration) {
+	own, notify, long := r.msg.Headers, c.core.cfg.NotifyCancel, left > clockSkew
+	if len(own) == 0 && len(c.headers) == 0 && !c.idempotent && !notify && !long {
+		r.msg.Headers = nil
 		return
 	}
 	t := make(amqp.Table, len(own)+len(c.headers)+3)
@@ -156,7 +150,10 @@ func (c *Client) addHeaders(k *call, r *request) {
 	maps.Copy(t, own)
 	delete(t, headerIdempotent)
 	delete(t, headerKind)
-	t[headerDeadline] = r.end.UnixMilli()
+	delete(t, headerDeadline)
+	if long {
+		t[headerDeadline] = r.end.UnixMilli()
+	}
 	if c.idempotent {
 		t[headerIdempotent] = true
 	}
@@ -245,7 +242,7 @@ func (g *generation) send(ctx context.Context, k *call, r *request) error {
 	if ctx.Err() != nil || left <= 0 {
 		return g.core.tooLate(ctx, r)
 	}
-	r.msg.Expiration = expiration(left)
+	r.msg.Expiration = g.core.expirations.of(left)
 	if err := g.add(k); err != nil {
 		return g.refuse(err)
 	}
@@ -325,14 +322,4 @@ func (c *core) blocked() error {
 		}
 	}
 	return nil
-}
-
-// maxExpiration keeps the number of milliseconds within what every broker takes; the request queue has a limit of its own.
-const maxExpiration = 24 * time.Hour
-
-// expiration is what is left of a call's time in whole milliseconds, rounded up: a fraction would be refused, and 0 means
-// that a server has to be waiting at this very moment.
-func expiration(left time.Duration) string {
-	left = min(left, maxExpiration)
-	return strconv.FormatInt(int64((left+time.Millisecond-1)/time.Millisecond), 10)
 }

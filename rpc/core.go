@@ -20,6 +20,8 @@ type core struct {
 	ids  ids
 	pool sync.Pool // of *call, without a request
 
+	expirations expirations
+
 	pending, dropped atomic.Int64
 	current          atomic.Pointer[generation] // takes calls; nil: there is none now
 

@@ -18,6 +18,10 @@ type ids struct {
 	left int
 }
 
+// randomPart is where in an id that begins which is not the time: a correlation id of its own, and without it all properties of
+// a request fit one buffer less.
+const randomPart = len("01890000-0000-")
+
 func (s *ids) next(now time.Time) string {
 	var id uuid.UUID
 	s.mu.Lock()
