@@ -76,6 +76,11 @@ func (d *sender) Refused(exchange, key string, body []byte, err *amqp.Error) {
 	d.conn.refused.refuse(exchange, key, len(body), err)
 }
 
+// Apart dials anew, to the broker that the function's own connection leads to.
+func (d *sender) Apart(ctx context.Context, fn func(ch *amqp.Channel) error) error {
+	return d.session.apart(ctx, fn)
+}
+
 func messageTo(exchange, key string, body []byte) Message {
 	return Message{Exchange: exchange, Key: key, Publishing: amqp.Publishing{Body: body}}
 }

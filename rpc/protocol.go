@@ -1,10 +1,6 @@
 package rpc
 
-import (
-	"strings"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-)
+import amqp "github.com/rabbitmq/amqp091-go"
 
 // What client and server say to each other beside the body. A plain request and a plain answer carry as little as possible,
 // since each header costs more than all properties together.
@@ -45,9 +41,4 @@ type remoteError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Details []byte `json:"details,omitempty"`
-}
-
-// isDirectReply reports whether to is the address of a channel with a reply consumer.
-func isDirectReply(to string) bool {
-	return strings.HasPrefix(to, directReplyPrefix) && len(to) > len(directReplyPrefix)
 }

@@ -45,6 +45,9 @@ type Sender interface {
 	// Refused is told that the broker closed the channel with err because of a message: for a while, growing with each time,
 	// the next one of its kind fails in Wait.
 	Refused(exchange, key string, body []byte, err *amqp.Error)
+	// Apart runs fn on a channel of a connection made for that, which the broker may close because of what fn does; then its
+	// error has the broker's *amqp.Error. It ends with ctx.
+	Apart(ctx context.Context, fn func(ch *amqp.Channel) error) error
 }
 
 type key struct{}
@@ -104,6 +107,7 @@ func SenderOf(ctx context.Context) Sender {
 
 type free struct{}
 
-func (free) Free(string, string, []byte) bool                   { return true }
-func (free) Wait(context.Context, string, string, []byte) error { return nil }
-func (free) Refused(string, string, []byte, *amqp.Error)        {}
+func (free) Free(string, string, []byte) bool                       { return true }
+func (free) Wait(context.Context, string, string, []byte) error     { return nil }
+func (free) Apart(context.Context, func(*amqp.Channel) error) error { return ErrGone }
+func (free) Refused(string, string, []byte, *amqp.Error)            {}
