@@ -17,6 +17,7 @@ type answerer struct {
 	server   *Server
 	ctx      context.Context // does not end with the handler's
 	d        *amqp.Delivery
+	direct   bool // to a channel's address
 	deadline time.Time
 }
 
@@ -53,7 +54,7 @@ const busyPause = 10 * time.Millisecond
 func (a *answerer) publish(msg amqp.Publishing) {
 	msg.CorrelationId = a.d.CorrelationId
 	s, pub := a.server, a.server.queues
-	if isDirectReply(a.d.ReplyTo) {
+	if a.direct {
 		pub = s.direct
 	}
 	ctx, cancel := context.WithDeadline(a.ctx, a.deadline)

@@ -30,7 +30,7 @@ func (g *generation) cancel(k *call) {
 
 // sendCancel sends a cancel if that needs no waiting: it is a favour.
 func (g *generation) sendCancel(server, id string) {
-	if !isDirectReply(server) || !g.sender.Free("", server, nil) {
+	if _, ok := addressOf(server); !ok || !g.sender.Free("", server, nil) {
 		return
 	}
 	_ = g.ch.Publish("", server, false, false, amqp.Publishing{

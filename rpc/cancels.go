@@ -26,6 +26,7 @@ type cancels struct {
 // running is the run of one handler.
 type running struct {
 	id, caller string
+	direct     bool // caller is a channel's address
 	cancel     context.CancelCauseFunc
 }
 
@@ -55,8 +56,8 @@ func (c *cancels) open(ctx context.Context) (stop func()) {
 }
 
 // add notes that a handler begins with d, and tells the caller. done is to be called when it has returned.
-func (c *cancels) add(ctx context.Context, d *amqp.Delivery) (_ context.Context, done func()) {
-	r := &running{id: d.CorrelationId, caller: d.ReplyTo}
+func (c *cancels) add(ctx context.Context, d *amqp.Delivery, direct bool) (_ context.Context, done func()) {
+	r := &running{id: d.CorrelationId, caller: d.ReplyTo, direct: direct}
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +80,7 @@ func (c *cancels) add(ctx context.Context, d *amqp.Delivery) (_ context.Context,
 // tell tells a caller where a cancel goes. It does not wait: a caller that does not hear of it only cannot cancel. It is
 // called with mu held.
 func (c *cancels) tell(r *running) {
-	if c.ch == nil || !isDirectReply(r.caller) || !c.sender.Free("", r.caller, nil) {
+	if c.ch == nil || !r.direct || !c.sender.Free("", r.caller, nil) {
 		return
 	}
 	_ = c.ch.Publish("", r.caller, false, false, amqp.Publishing{ReplyTo: directReply, CorrelationId: r.id,

@@ -20,7 +20,8 @@ var errNobodyWaits = errors.New("the caller has cancelled the call")
 
 // handle is the loop's handler: nil means that the request is done with.
 func (s *Server) handle(ctx context.Context, d amqp.Delivery) error {
-	if !s.mayAnswer(d.ReplyTo) {
+	to, direct := addressOf(d.ReplyTo)
+	if !direct && !s.mayAnswer(d.ReplyTo) {
 		s.unanswered.Add(1)
 		return nil
 	}
@@ -29,7 +30,15 @@ func (s *Server) handle(ctx context.Context, d amqp.Delivery) error {
 		s.expired.Add(1)
 		return nil
 	}
-	a := answerer{server: s, ctx: context.WithoutCancel(ctx), d: &d, deadline: deadline}
+	if direct {
+		if is, err := s.isTaken(ctx, to, deadline); err != nil {
+			return &later{err, deadline}
+		} else if !is {
+			s.unanswered.Add(1)
+			return nil
+		}
+	}
+	a := answerer{server: s, ctx: context.WithoutCancel(ctx), d: &d, direct: direct, deadline: deadline}
 	switch limit := s.limits.MaxBody; {
 	case d.Redelivered && !s.cfg.Idempotent && d.Headers[headerIdempotent] != true:
 		a.send(amqp.Publishing{Headers: amqp.Table{headerKind: kindUnknown}})
@@ -47,7 +56,7 @@ func (s *Server) execute(outer context.Context, a *answerer) error {
 	defer end()
 	if kindOf(a.d.Headers) == kindCancellable {
 		var done func()
-		ctx, done = s.cancels.add(ctx, a.d)
+		ctx, done = s.cancels.add(ctx, a.d, a.direct)
 		defer done()
 	}
 	returned := false
@@ -141,13 +150,20 @@ func (e *later) RetryAfter() time.Duration {
 	return max(time.Millisecond, min(after, time.Until(e.deadline)))
 }
 
+// isTaken reports whether the broker takes an address. Finding out takes time only the first time.
+func (s *Server) isTaken(ctx context.Context, to address, deadline time.Time) (bool, error) {
+	if good, known := s.nodes.look(to.class); known {
+		return good, nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return s.nodes.has(ctx, to)
+}
+
 // mayAnswer reports whether an answer may go to that queue. Whoever sends a request chooses it, so it must not become the
 // way to somebody else's queue, nor a circle through the server's own.
 func (s *Server) mayAnswer(to string) bool {
-	if isDirectReply(to) {
-		return true
-	}
-	if to == "" || to == s.queue {
+	if to == "" || to == s.queue || strings.HasPrefix(to, directReply) {
 		return false
 	}
 	for _, prefix := range s.cfg.ReplyTo {

@@ -39,6 +39,7 @@ type Server struct {
 	limits  wire.Limits
 	log     *slog.Logger
 	cancels *cancels
+	nodes   *nodes
 
 	direct *reconnect.Publisher // of answers to direct reply-to, which the broker calls unroutable, or not, as it likes
 	queues *reconnect.Publisher // of answers to queues, and of requests that are handed back
@@ -55,7 +56,7 @@ func NewServer(conn *reconnect.Conn, queue string, h Handler, cfg ServerConfig) 
 	cfg = cfg.withDefaults()
 	common := conn.Config()
 	s := &Server{queue: queue, cfg: cfg, handler: h, limits: wire.Limits{MaxBody: common.MaxBody},
-		log: common.Logger.With("queue", queue), cancels: newCancels(conn, queue)}
+		log: common.Logger.With("queue", queue), cancels: newCancels(conn, queue), nodes: newNodes()}
 	var noHandler, err, loopFaults error
 	if h == nil {
 		noHandler = errors.New("h: nil")
