@@ -114,7 +114,8 @@ func (w *supervised) attend(ctx context.Context, s *session, end context.CancelC
 		})
 	}
 	return st, report.Under(ctx, &report.Supervisor{
-		State: w.report, Consumes: st.consumes, Careful: st.own, Leave: st.leave, Connection: s.lost()})
+		State: w.report, Consumes: st.consumes, Careful: st.own, Leave: st.leave, Connection: s.lost(),
+		Sender: &sender{conn: w.conn, session: s}})
 }
 
 // consumes is told the queue, which may be one that is known to be guilty.

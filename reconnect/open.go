@@ -45,6 +45,7 @@ func (l *link) try(to address) (*session, error) {
 	s := newSession(o, l.running, l.alarm)
 	s.declared.risks, s.declared.creating = l.risks, l.creating
 	s.declared.apart = func(ctx context.Context, it item) error { return l.declareApart(ctx, s, to, it) }
+	s.apart = func(ctx context.Context, f func(*amqp.Channel) error) error { return l.apart(ctx, s, to, f) }
 	s.answersElsewhere = func(ctx context.Context) error { return l.answers(ctx, to) }
 	// What cannot be declared holds back only those who name it; only a lost connection makes the session useless.
 	faults := s.declared.restore(l.ctx, l.own(l.remembered()), l.dialer.cfg.DialTimeout)
@@ -80,6 +81,11 @@ func (l *link) own(items []item) []item {
 
 // declareApart declares an item on a connection of its own, which the broker may close because of it.
 func (l *link) declareApart(ctx context.Context, s *session, to address, it item) error {
+	return l.apart(ctx, s, to, it.declare)
+}
+
+// apart runs f on a channel of a connection of its own.
+func (l *link) apart(ctx context.Context, s *session, to address, f func(ch *amqp.Channel) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(s.cause()) })()
@@ -88,11 +94,11 @@ func (l *link) declareApart(ctx context.Context, s *session, to address, it item
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		return fmt.Errorf("no connection to try it on: %v", err) // a refused login says nothing about the entity
+		return fmt.Errorf("no connection to try it on: %v", err) // a refused login says nothing about what is tried
 	}
 	apart := newSession(o, l.running, func(*session) {})
 	defer func() { _ = apart.close(time.Now().Add(time.Second)) }()
-	return apart.onChannel(ctx, it.declare)
+	return apart.onChannel(ctx, f)
 }
 
 // answers returns nil when the broker at an address takes a new connection, which it closes again.

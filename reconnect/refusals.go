@@ -81,6 +81,17 @@ func (r *refusals) none(m *Message) bool {
 	return found == nil
 }
 
+// standing returns the refusal that m would meet again, as far as that is certain.
+func (r *refusals) standing(m *Message) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s, found := r.find(m)
+	if found == nil || s.about == aboutRoute || !time.Now().Before(found.until) {
+		return nil
+	}
+	return found.err
+}
+
 // admit returns how m may be sent, or the refusal that it would meet again. While another message of its kind is being
 // tried it waits for the outcome, or returns the refusal when it must not wait.
 func (r *refusals) admit(ctx context.Context, m *Message, wait bool) (passage, error) {

@@ -36,6 +36,8 @@ type session struct {
 	judged sync.Once // whether an unreadable message has ended it
 
 	declared *declarations
+	// apart runs a function on a channel of a connection of its own to the same broker.
+	apart func(ctx context.Context, f func(*amqp.Channel) error) error
 	// answersElsewhere returns nil when the broker answers on a new connection.
 	answersElsewhere func(context.Context) error
 	checking         atomic.Bool  // whether the broker reads from this one

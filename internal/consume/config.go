@@ -67,6 +67,13 @@ type Config struct {
 	// alone is called again, not the handler.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, cause error) error
 
+	// Requeue, when set, puts a copy of a message that is handed back, and that no handler has begun with, into the queue
+	// instead: what comes back otherwise is marked as redelivered, which says that a handler may have run. After nil the message is
+	// acknowledged; after an error it is handed back all the same. It has up to 5 s for all that a worker hands back.
+	Requeue func(ctx context.Context, d amqp.Delivery) error
+
+	Stamp bool // the handler's context says when its message came: see Arrived
+
 	Logger *slog.Logger // nil: slog.Default()
 
 	// Where telemetry goes; nil: OpenTelemetry's global ones.

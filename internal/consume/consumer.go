@@ -74,6 +74,9 @@ func (g *generation) consume(ctx context.Context) error {
 		return fmt.Errorf("consume from %q: %w", g.queue, err)
 	}
 	s.deliveries = deliveries
+	if g.cfg.Stamp && s.prefetch > 1 {
+		s.deliveries = stamped(deliveries, s.prefetch)
+	}
 	g.current, g.want = s, 0
 	g.mu.Lock()
 	g.alive = append(g.alive, s)

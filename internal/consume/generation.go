@@ -52,7 +52,7 @@ type generation struct {
 	mu    sync.Mutex
 	gone  bool     // over is closed
 	alive []*spell // not yet ended by the worker, in order
-	backs []uint64 // tags to hand back once the consumer is cancelled
+	backs []back   // to hand back once the consumer is cancelled
 
 	// The worker's.
 	serving *spell

@@ -47,6 +47,9 @@ func (g *generation) attempt(base handlerContext) (passed bool, stays error) {
 	if g.cfg.HandlerTimeout > 0 {
 		deadline = time.Now().Add(g.cfg.HandlerTimeout)
 	}
+	if g.cfg.Stamp {
+		base = context.WithValue(base, stampKey{}, g.hand[0].at)
+	}
 	if g.cfg.Batch != nil {
 		return g.attemptBatch(base, deadline)
 	}
@@ -95,6 +98,7 @@ func (g *generation) settle(ctx context.Context, base handlerContext, it *item, 
 			g.loop.notNow.Add(1)
 			return false, err
 		case backed:
+			it.tried = true
 			return false, err
 		}
 		it.cause = g.timedOut(ctx, err)

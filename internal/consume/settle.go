@@ -163,6 +163,17 @@ func (s *settler) back(tag uint64) bool {
 	return true
 }
 
+// moved acknowledges tag, which is back in the queue as a copy.
+func (s *settler) moved(tag uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ack(tag, 1) {
+		return false
+	}
+	s.count.returned.Add(1)
+	return true
+}
+
 // flush acknowledges the finished prefix.
 func (s *settler) flush() {
 	s.mu.Lock()

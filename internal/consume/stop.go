@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,13 +59,13 @@ func (g *generation) withdraw(apart bool) error {
 	if apart {
 		g.waitNeighbours(0)
 	}
-	var tags []uint64
+	var rest []back
 	for _, s := range alive {
 		for d := range s.deliveries { // ends: the consumer is cancelled, or the channel gone
-			tags = append(tags, d.DeliveryTag)
+			rest = append(rest, back{d, true})
 		}
 	}
-	return g.sweep(tags)
+	return g.sweep(rest)
 }
 
 // quiesce waits until nothing is on its way from the queue, or the broker would return that by itself, to a neighbour that is not
@@ -85,28 +86,42 @@ func (g *generation) waitNeighbours(n int) {
 	g.loop.active.atMost(n, g.hard, t.C)
 }
 
-// sweep hands back tags and what the worker left to hand back, in the order of the queue.
-func (g *generation) sweep(tags []uint64) error {
+// requeueWithin bounds Config.Requeue for all that a worker hands back at a time.
+const requeueWithin = 5 * time.Second
+
+// sweep hands back rest and what the worker left to hand back, in the order of the queue.
+func (g *generation) sweep(rest []back) error {
 	if g.cfg.Ordered {
 		return nil // the close of the channel returns it, in order
 	}
 	g.mu.Lock()
-	tags = append(tags, g.backs...)
+	rest = append(rest, g.backs...)
 	g.backs = nil
 	g.mu.Unlock()
-	if len(tags) == 0 {
+	if len(rest) == 0 {
 		return nil
 	}
-	slices.Sort(tags)
+	slices.SortFunc(rest, func(a, b back) int { return cmp.Compare(a.d.DeliveryTag, b.d.DeliveryTag) })
+	ctx, cancel := context.WithTimeout(context.Background(), requeueWithin)
+	defer cancel()
 	_, err := call(g, func() (struct{}, error) {
-		for _, tag := range tags {
-			if !g.out.back(tag) {
+		for _, b := range rest {
+			if !g.handBack(ctx, b) {
 				break // channel closed; that is noticed elsewhere
 			}
 		}
 		return struct{}{}, nil
 	})
 	return err
+}
+
+// handBack returns false when the channel is gone.
+func (g *generation) handBack(ctx context.Context, b back) bool {
+	if b.fresh && g.cfg.Requeue != nil && !g.out.dead() &&
+		g.guard(func() error { return g.cfg.Requeue(ctx, b.d) }) == nil {
+		return g.out.moved(b.d.DeliveryTag)
+	}
+	return g.out.back(b.d.DeliveryTag)
 }
 
 // finish ends the generation in good order: nothing new, let the started handler finish, settle, hand back, close the channel. The broker's

@@ -10,7 +10,15 @@ import (
 // item is a message the worker holds.
 type item struct {
 	d     amqp.Delivery
-	cause error // not nil: it failed, and is to be dead-lettered
+	at    time.Time // when it came, if Config.Stamp asks for it
+	tried bool      // a handler has begun with it, and did not say "not now"
+	cause error     // not nil: it failed, and is to be dead-lettered
+}
+
+// back is a message to be handed back; fresh says that no handler has begun with it.
+type back struct {
+	d     amqp.Delivery
+	fresh bool
 }
 
 // work is the worker goroutine: it serves one spell after the other.
@@ -109,6 +117,9 @@ func (g *generation) collect(s *spell) why {
 // keep puts d into the hand.
 func (g *generation) keep(d amqp.Delivery) (since time.Time) {
 	it := item{d: d}
+	if g.cfg.Stamp {
+		it.at = stampOf(d)
+	}
 	it.d.Acknowledger = &g.loop.hands
 	if n := len(d.Body); g.cfg.MaxBody > 0 && n > g.cfg.MaxBody {
 		it.cause = &tooLarge{n, g.cfg.MaxBody}
@@ -158,7 +169,7 @@ func (g *generation) received(s *spell, d amqp.Delivery, ok bool) why {
 	case !ok:
 		return drained
 	case s.halted.Load():
-		g.leaveBack(d.DeliveryTag)
+		g.leaveBack(back{d, true})
 		return halted
 	default:
 		return goOn
@@ -168,15 +179,15 @@ func (g *generation) received(s *spell, d amqp.Delivery, ok bool) why {
 // giveBack leaves what is in hand to the controller, to hand it back once the consumer is cancelled, and ends the spell.
 func (g *generation) giveBack(end why) why {
 	for i := range g.hand {
-		g.leaveBack(g.hand[i].d.DeliveryTag)
+		g.leaveBack(back{g.hand[i].d, !g.hand[i].tried})
 	}
 	g.drop()
 	return end
 }
 
-func (g *generation) leaveBack(tag uint64) {
+func (g *generation) leaveBack(b back) {
 	g.mu.Lock()
-	g.backs = append(g.backs, tag)
+	g.backs = append(g.backs, b)
 	g.mu.Unlock()
 }
 

@@ -2,7 +2,12 @@
 // two knowing each other: the one says what it is doing, the other how and for how long it may.
 package report
 
-import "context"
+import (
+	"context"
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
 
 // Phases of a supervised function, as reconnect.State shows them.
 const (
@@ -22,6 +27,27 @@ type Supervisor struct {
 	Leave    <-chan struct{}
 	// Connection is closed when the connection is gone on which the code runs. Each connection has one of its own.
 	Connection <-chan struct{}
+	// Sender is for code that publishes by hand.
+	Sender Sender
+}
+
+// ErrGone is what Sender.Wait returns once the connection is gone, of which the code is told otherwise.
+var ErrGone = errors.New("connection gone")
+
+// Sender tells code that publishes by hand on its channel when it may. The driver's own writes know neither of an alarm nor
+// of the buffer behind them.
+type Sender interface {
+	// Free reports whether a message may be handed to the driver at once.
+	Free(exchange, key string, body []byte) bool
+	// Wait waits until it may: for the end of an alarm, for room in the buffer, for the answer whether the exchange exists. Its
+	// error is ctx's, joined with that of an alarm; ErrGone; or the *amqp.Error that such a message has met or would meet.
+	Wait(ctx context.Context, exchange, key string, body []byte) error
+	// Refused is told that the broker closed the channel with err because of a message: for a while, growing with each time,
+	// the next one of its kind fails in Wait.
+	Refused(exchange, key string, body []byte, err *amqp.Error)
+	// Apart runs fn on a channel of a connection made for that, which the broker may close because of what fn does; then its
+	// error has the broker's *amqp.Error. It ends with ctx.
+	Apart(ctx context.Context, fn func(ch *amqp.Channel) error) error
 }
 
 type key struct{}
@@ -70,3 +96,18 @@ func Leave(ctx context.Context) <-chan struct{} { return of(ctx).Leave }
 // channels of one connection and another one for the next, so it also tells whether what is private to a connection, an
 // exclusive queue, is there. It is nil outside of a supervised function.
 func Connection(ctx context.Context) <-chan struct{} { return of(ctx).Connection }
+
+// SenderOf returns the Sender of ctx, or one that lets everything pass outside of a supervised function.
+func SenderOf(ctx context.Context) Sender {
+	if s := of(ctx).Sender; s != nil {
+		return s
+	}
+	return free{}
+}
+
+type free struct{}
+
+func (free) Free(string, string, []byte) bool                       { return true }
+func (free) Wait(context.Context, string, string, []byte) error     { return nil }
+func (free) Apart(context.Context, func(*amqp.Channel) error) error { return ErrGone }
+func (free) Refused(string, string, []byte, *amqp.Error)            {}

@@ -11,7 +11,7 @@
 //	DeliveryMode above 2               channel closed, 406 (3.10)
 //	CC, BCC that are not arrays        channel closed, 406
 //	ReplyTo amq.rabbitmq.reply-to      channel closed, 406, where no direct reply consumer is
-//	Expiration                         channel closed, 406, unless digits, below 100 years in milliseconds
+//	Expiration                         channel closed, 406, unless digits, up to 10 years in milliseconds
 //	CR and LF in a name to declare     cut out silently, so that the entity has another name
 //
 // Accepted, since both take it and a copy of somebody else's message must be publishable: any bytes (NUL, invalid UTF-8)

@@ -12,8 +12,8 @@ const DefaultMaxBody = 16 << 20
 const (
 	directReply = "amq.rabbitmq.reply-to"
 
-	// maxExpiration is the last number of milliseconds below the broker's bound of 100 years.
-	maxExpiration = 3_153_599_999_999
+	// maxExpiration is the broker's bound, ten years in milliseconds.
+	maxExpiration = 315_360_000_000
 
 	// fixedHeader is the size of a content header without properties: class, weight, body size and flags.
 	fixedHeader = 2 + 2 + 8 + 2
