@@ -167,37 +167,3 @@ func (c *cutter) runs() (n int) {
 	}
 	return n
 }
-
-// A message that kills its process each time ends in the dead-letter queue by the queue's delivery limit: no handler
-// returns, so that no attempt of ours is counted.
-func TestHandlerThatKillsItsProcess(t *testing.T) {
-	t.Parallel()
-	broker := testenv.Shared(t)
-	s := newSetupOn(t, broker, broker.URL(), workqueue.Queue{DeliveryLimit: 3})
-	s.retrier(quick)
-	s.send(amqp.Publishing{MessageId: "poison", Headers: amqp.Table{"mine": "kept"}})
-	for range 4 {
-		name := testenv.Name(t, "dying")
-		conn := s.dial(name)
-		started := make(chan bool, 1)
-		r := s.retrierOn(conn, quick)
-		w, err := workqueue.NewWorker(conn, s.queue, r.Handle(func(ctx context.Context, _ amqp.Delivery) error {
-			started <- true
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}), workqueue.WorkerConfig{ShutdownTimeout: time.Millisecond})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.Run(ctx) }()
-		receive(t, started, "the handler starts")
-		broker.CutConnections(t, name) // as the broker sees the end of a process
-		cancel()
-		receive(t, done, "Run ends")
-	}
-	dead := s.drain(s.queue.DeadLetterQueue(), 1)[0]
-	require.Equal(t, "delivery_limit", dead.Headers["x-first-death-reason"])
-	require.Equal(t, "kept", dead.Headers["mine"])
-	require.NotContains(t, dead.Headers, "warren-attempt")
-	s.empty(quick)
-}

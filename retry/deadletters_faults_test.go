@@ -311,3 +311,34 @@ func (s *dead) lost(t *testing.T, n int) {
 		return s.depth(s.queue.Name)+s.depth(s.queue.DeadLetterQueue()) == n && s.broker.Queue(t, s.queue.DeadLetterQueue()).Unacked == 0
 	}, "%d messages", n)
 }
+
+// A look whose connection is cut leaves them in their order. It ends with an error, unless all were shown.
+func TestCutWhileLooking(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	for _, at := range []int{100, n} {
+		t.Run(strconv.Itoa(at), func(t *testing.T) {
+			t.Parallel()
+			s := newDead(t)
+			s.bury(0, n)
+			seen := 0
+			var last error
+			for _, err := range s.letters.All(s.within(patience)) {
+				if last = err; err != nil {
+					continue
+				}
+				if seen++; seen == at {
+					s.broker.CutConnections(t, s.name+"/consuming/apart")
+					testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue.DeadLetterQueue()).Ready == n }, "all are back")
+				}
+			}
+			if at < n {
+				require.ErrorContains(t, last, "the connection was lost after "+strconv.Itoa(seen)+" of them")
+				require.Less(t, seen, n)
+			} else {
+				require.NoError(t, last)
+			}
+			require.Equal(t, span(0, n), s.look(-1))
+		})
+	}
+}

@@ -29,6 +29,7 @@ func TestAlarm(t *testing.T) {
 	t.Parallel() // it only waits
 	node := testenv.Node(t)
 	s := newSetupOn(t, node.Broker, node.URL(), workqueue.Queue{})
+	s.conn = s.dialWith(reconnect.Config{Name: s.name, Heartbeat: 10 * time.Second}) // lost only if the alarm should do it
 	policy := retry.Policy{MaxAttempts: 1000, InitialDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: 800 * time.Millisecond}
 	v := newVisits()
 	var heal atomic.Bool

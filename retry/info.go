@@ -14,7 +14,8 @@ type Info struct {
 }
 
 // InfoOf reads what a delivery's headers say. Inside a handler that a Retrier has wrapped they are the Retrier's own;
-// anywhere else they are what somebody wrote. A delivery without them is on its first attempt.
+// anywhere else they are what somebody wrote. A delivery without them is on its first attempt. A handler that sends its
+// delivery's headers on leaves out those that begin with warren-: in the queue of another Retrier they would be believed.
 func InfoOf(d amqp.Delivery) Info { return readRecord(d.Headers).info() }
 
 func (r record) info() Info {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,6 +25,9 @@ import (
 
 // TestMain lets more tests run at once than there are processors: nearly all of them wait, each for its own queues.
 func TestMain(m *testing.M) {
+	if target := os.Getenv(victimEnv); target != "" {
+		os.Exit(runVictim(target))
+	}
 	_ = flag.Set("test.parallel", "12") // -parallel still has the last word
 	testenv.Main(m)
 }
