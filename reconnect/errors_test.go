@@ -143,3 +143,11 @@ func TestEndedTellsTheCause(t *testing.T) {
 	cancel(nil)
 	require.EqualError(t, ended(ctx), "context canceled")
 }
+
+// What others have put into their queue's arguments is shown, and not obeyed by a terminal.
+func TestHostileTextInATopologyError(t *testing.T) {
+	t.Parallel()
+	err := &TopologyError{Entity: `queue "q"`, Argument: "x-dead-letter-exchange", Wanted: "", Existing: "\x1b]0;title\a\x1b[2J"}
+	require.Equal(t, `reconnect: queue "q": x-dead-letter-exchange: wanted "", existing "\x1b]0;title\a\x1b[2J"`, err.Error())
+	require.Contains(t, (&TopologyError{Entity: "e", Argument: "a", Existing: "schön und gut"}).Error(), "existing schön und gut")
+}
