@@ -34,7 +34,7 @@ import (
 // keep their order if nobody else publishes or consumes meanwhile. Their expiration and user id do not survive, and up to
 // RabbitMQ 4.2 each loss of the connection counts as a return, to from's DeliveryLimit, of the 200 messages in hand.
 //
-// The user needs the rights to configure, write and read both queues and "<name>.moving", and those to declare to.
+// The user needs the rights to declare to, to configure and read from and "<name>.moving", and to write to amq.default.
 func Move(ctx context.Context, conn *reconnect.Conn, from, to Queue) (moved int, err error) {
 	if conn == nil {
 		return 0, errors.New("workqueue: move: conn: nil")

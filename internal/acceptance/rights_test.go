@@ -135,7 +135,7 @@ func cleanUp(t *testing.T, operator *reconnect.Conn, n string) {
 	ch, err := operator.Channel(ctx)
 	require.NoError(t, err)
 	defer ch.Close()
-	for _, queue := range []string{"", ".dlq", ".q", ".q.dlq", ".000", ".partitions"} {
+	for _, queue := range []string{"", ".dlq", ".moving", ".q", ".q.dlq", ".000", ".partitions"} {
 		_, err := ch.QueueDelete(n+queue, false, false, false)
 		require.NoError(t, err)
 	}
