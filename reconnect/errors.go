@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -70,10 +72,10 @@ func (e *TopologyError) Error() string {
 	return b.String()
 }
 
-// visible keeps an empty value from looking like none at all.
+// visible keeps an empty value from looking like none at all, and a terminal from obeying what others put into theirs.
 func visible(value string) string {
-	if value == "" {
-		return `""`
+	if value == "" || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(value)
 	}
 	return value
 }

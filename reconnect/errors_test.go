@@ -36,8 +36,9 @@ func TestExplainReadsTheBrokersWords(t *testing.T) {
 			"x-dead-letter-exchange", "a of type 'b", "but current is", true},
 		"type of an exchange": {exchange, 406, "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'fanout' but current is 'topic'",
 			"type", "fanout", "topic", true},
-		"invalid":     {queue, 406, "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \"expected integer, got longstr\"", "", "", "", true},
-		"no right":    {queue, 403, "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'", "", "", "", true},
+		"invalid": {queue, 406, "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \"expected integer, got longstr\"", "", "", "", true},
+		"no right": {queue, 403, "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'",
+			"right", "configure on queue 'q'", "none", true},
 		"no plugin":   {exchange, 503, "COMMAND_INVALID - unknown exchange type 'x-delayed'", "", "", "", true},
 		"not allowed": {queue, 530, "NOT_ALLOWED - no", "", "", "", true},
 		"no such":     {queue, 540, "NOT_IMPLEMENTED - no", "", "", "", true},
@@ -142,4 +143,12 @@ func TestEndedTellsTheCause(t *testing.T) {
 	ctx, cancel = context.WithCancelCause(t.Context())
 	cancel(nil)
 	require.EqualError(t, ended(ctx), "context canceled")
+}
+
+// What others have put into their queue's arguments is shown, and not obeyed by a terminal.
+func TestHostileTextInATopologyError(t *testing.T) {
+	t.Parallel()
+	err := &TopologyError{Entity: `queue "q"`, Argument: "x-dead-letter-exchange", Wanted: "", Existing: "\x1b]0;title\a\x1b[2J"}
+	require.Equal(t, `reconnect: queue "q": x-dead-letter-exchange: wanted "", existing "\x1b]0;title\a\x1b[2J"`, err.Error())
+	require.Contains(t, (&TopologyError{Entity: "e", Argument: "a", Existing: "schön und gut"}).Error(), "existing schön und gut")
 }

@@ -35,8 +35,12 @@
 // dead-lettering through the default exchange to "<name>.dlq", itself a quorum queue without limits. A classic queue
 // (Classic, MaxPriority) has no delivery limit, and failures are copied to the dead-letter queue with a confirm.
 //
+// The arguments of an existing queue cannot be changed: Move takes its messages to another one, of another type or with
+// other arguments, under another name or the same.
+//
 // Messages stay in the dead-letter queue until somebody takes them out: retry.DeadLetters looks at them and sends them
-// back. To have failures tried again first, wrap the handler in a retry.Retrier. Why the broker put one there stands in its x-first-death-reason header ("rejected" for a
+// back. To have failures tried again first, wrap the handler in a retry.Retrier. Why the broker put one there stands in its
+// x-first-death-reason header ("rejected" for a
 // failed handler, "delivery_limit", "expired"); the handler's error is in the worker's log under the message id.
 //
 // Rights that a user needs:
@@ -46,6 +50,7 @@
 //	with NoDeadLetter         only configure on the queue
 //	to produce             write on amq.default
 //	to work                read on the queue; a classic queue's failures need write on its dead-letter exchange
+//	to Move it             as to declare the new one; configure and read on the old one and on "<name>.moving", write on amq.default
 //
 // Declaring needs none when Declare is Passive (RabbitMQ 4.2.6 and 4.3.0 want configure, later ones any of the three) or Skip.
 // Write on amq.default lets a user publish to every queue: workers with a DeadLetterExchange, or with Passive quorum queues,

@@ -332,3 +332,22 @@ func ExampleWorker_Pause() {
 		log.Print(err)
 	}
 }
+
+// A classic queue becomes a quorum queue. All who use it have ended; they begin again with the new description.
+func ExampleMove() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	conn, err := reconnect.Dial(ctx, "amqp://guest:guest@localhost:5672/", reconnect.Config{Name: "move"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+
+	from := workqueue.Queue{Name: "images.to-process", Classic: true} // as it was
+	to := workqueue.Queue{Name: "images.to-process"}                  // as it will be
+	moved, err := workqueue.Move(ctx, conn, from, to)
+	if err != nil {
+		log.Fatal("call it again, nothing is lost: ", err)
+	}
+	fmt.Println("moved", moved, "messages")
+}

@@ -14,7 +14,7 @@ import (
 
 // Queue describes a work queue. Only Name is required: the zero value of the rest is a durable quorum queue with a
 // delivery limit and a dead-letter queue. The same value must be used by every producer and worker of the queue; to
-// change an existing queue's arguments it has to be made anew.
+// change an existing queue's arguments it has to be made anew: see Move.
 type Queue struct {
 	// Name of the queue, 1 to 200 bytes. What fails ends in the queue "<Name>.dlq", which is declared with it.
 	Name string

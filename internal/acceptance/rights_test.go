@@ -90,8 +90,7 @@ func TestRights(t *testing.T) {
 // act plays the role as a new user with those of its rights that are given.
 func act(t *testing.T, b *testenv.Broker, operator *reconnect.Conn, r role, given func(right) bool) error {
 	t.Helper()
-	n := testenv.Name(t, "r")
-	n = "r" + n[strings.LastIndex(n, "."):] // short, so that names derived from it are as they are
+	n := shortName(t)
 	t.Cleanup(func() { cleanUp(t, operator, n) })
 	patterns := map[string][]string{}
 	for _, need := range r.needs(n) {
@@ -112,6 +111,12 @@ func act(t *testing.T, b *testenv.Broker, operator *reconnect.Conn, r role, give
 	return r.do(&cast{ctx, operator, dialAs(t, url)}, n)
 }
 
+// shortName is a name that nobody else has, short, so that those derived from it are not cut.
+func shortName(t *testing.T) string {
+	n := testenv.Name(t, "n")
+	return "n" + n[strings.LastIndex(n, "."):]
+}
+
 func dialAs(t *testing.T, url string) *reconnect.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -130,7 +135,7 @@ func cleanUp(t *testing.T, operator *reconnect.Conn, n string) {
 	ch, err := operator.Channel(ctx)
 	require.NoError(t, err)
 	defer ch.Close()
-	for _, queue := range []string{"", ".dlq", ".q", ".q.dlq", ".000", ".partitions"} {
+	for _, queue := range []string{"", ".dlq", ".moving", ".q", ".q.dlq", ".000", ".partitions"} {
 		_, err := ch.QueueDelete(n+queue, false, false, false)
 		require.NoError(t, err)
 	}

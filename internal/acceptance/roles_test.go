@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -64,6 +65,21 @@ func workqueueRoles() []role {
 			})
 		}
 	}
+	move := func(c *cast, n string) error {
+		from := workqueue.Queue{Name: n, Classic: true}
+		if err := c.operate(reconnect.Passive, from.Topology()); err != nil {
+			return err
+		}
+		p, err := workqueue.NewProducer(c.operator, workqueue.Queue{Name: n, Declare: reconnect.Skip}, reconnect.PublisherConfig{})
+		if err == nil {
+			err = p.Publish(c.ctx, message)
+		}
+		if err != nil {
+			return fmt.Errorf("the operator: %w", err)
+		}
+		_, err = workqueue.Move(c.ctx, c.user, from, plain(n))
+		return err
+	}
 	declare := func(n string) []right {
 		return slices.Concat(configure(n, n+".dlq"), write(defaultExchange), read(n))
 	}
@@ -78,6 +94,9 @@ func workqueueRoles() []role {
 		{"workqueue/worker of a passive queue", func(n string) []right { return read(n) }, work(passive, true)},
 		{"workqueue/worker without dead letters", func(n string) []right { return append(configure(n), read(n)...) }, work(none, true)},
 		{"workqueue/worker with an own dead-letter exchange", declareOwn, work(own, true)},
+		{"workqueue/move", func(n string) []right {
+			return slices.Concat(configure(n, n+".dlq", n+".moving"), write(defaultExchange), read(n, n+".moving"))
+		}, move},
 		{"workqueue/classic with an own dead-letter exchange", declareOwn, work(classic, true)},
 	}
 }
