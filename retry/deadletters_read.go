@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -58,6 +59,10 @@ type reader struct {
 	open    int             // taken, and neither held nor known to be settled
 	doubt   int             // of these, acknowledged
 	under   int             // settlements under way
+
+	first    *amqp.Delivery // on which it was tried whether the queue keeps what is given back; nil: it was not
+	firstTag uint64         // with which that came again; 0: not yet
+	rescue   func(ctx context.Context, d amqp.Delivery) error
 }
 
 // handed is a message that is held.
@@ -134,7 +139,7 @@ func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 }
 
 // gather waits for a portion. There were that many at the beginning, so when they do not come somebody else has them, or
-// the broker is slow; it is asked for one more, since only to that it gives an answer that can be relied on.
+// the broker is slow.
 func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, size int) (got []amqp.Delivery, err error) {
 	idle := time.NewTimer(onItsWay)
 	defer idle.Stop()
@@ -150,13 +155,13 @@ func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, si
 			if !none.IsZero() && time.Since(none) >= settled {
 				return got, nil
 			}
-			d, ok, err := r.one(ctx)
+			d, ok, err := r.more(ctx)
 			switch {
 			case err != nil:
 				return nil, err
-			case ok:
-				got, last, none = append(got, d), time.Now(), time.Time{}
-			case none.IsZero():
+			case d != nil:
+				got, last, none = append(got, *d), time.Now(), time.Time{}
+			case !ok && none.IsZero():
 				none = time.Now()
 			}
 			if time.Since(last) > stuckAfter {
@@ -170,6 +175,18 @@ func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, si
 		idle.Reset(onItsWay)
 	}
 	return got, nil
+}
+
+// more reports whether there are more. Only the request for one gives a reliable answer when there are none; it may bring one.
+func (r *reader) more(ctx context.Context) (*amqp.Delivery, bool, error) {
+	if n, err := r.ready(ctx); n > 0 || err != nil {
+		return nil, true, err
+	}
+	d, ok, err := r.one(ctx)
+	if !ok {
+		return nil, false, err
+	}
+	return &d, true, nil
 }
 
 // one takes the message at the head.
@@ -211,8 +228,12 @@ func (r *reader) learn(got []amqp.Delivery) error {
 
 // hold keeps a message until putBack.
 func (r *reader) hold(d amqp.Delivery) {
-	r.held = append(r.held, handed{d.DeliveryTag, d.ConsumerTag})
 	r.open--
+	if r.isFirst(d) {
+		r.held = slices.Insert(r.held, 0, handed{d.DeliveryTag, d.ConsumerTag})
+		return
+	}
+	r.held = append(r.held, handed{d.DeliveryTag, d.ConsumerTag})
 }
 
 // ack takes messages, in their order, off the queue. prefix says that they are all that the portion has had so far.
@@ -275,7 +296,7 @@ func (r *reader) restart(ctx context.Context) error {
 	if err := r.putBack(ctx); err != nil {
 		return err
 	}
-	r.stop, r.expect, r.until = stop, 0, time.Time{}
+	r.stop, r.expect, r.until, r.first, r.firstTag = stop, 0, time.Time{}, nil, 0
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
@@ -285,18 +306,23 @@ func (r *reader) restart(ctx context.Context) error {
 
 // ready is the number of messages that wait in the queue.
 func (r *reader) ready(ctx context.Context) (int, error) {
-	return ready(ctx, func() (n int, err error) {
-		got := make(chan int, 1)
-		err = call(ctx, func() error {
-			q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
-			got <- q.Messages
-			return err
-		})
-		if err == nil {
-			n = <-got
-		}
-		return n, err
+	return ready(ctx, func() (int, error) {
+		q, err := r.inspect(ctx)
+		return q.Messages, err
 	})
+}
+
+func (r *reader) inspect(ctx context.Context) (q amqp.Queue, err error) {
+	got := make(chan amqp.Queue, 1)
+	err = call(ctx, func() error {
+		q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+		got <- q
+		return err
+	})
+	if err != nil {
+		return amqp.Queue{}, err
+	}
+	return <-got, nil
 }
 
 // ready asks again when it is told that there are none: that is also what the broker says of a quorum queue that does not
