@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -226,59 +225,6 @@ func (r *reader) learn(got []amqp.Delivery) error {
 	return nil
 }
 
-// hold keeps a message until putBack.
-func (r *reader) hold(d amqp.Delivery) {
-	r.open--
-	if r.isFirst(d) {
-		r.held = slices.Insert(r.held, 0, handed{d.DeliveryTag, d.ConsumerTag})
-		return
-	}
-	r.held = append(r.held, handed{d.DeliveryTag, d.ConsumerTag})
-}
-
-// ack takes messages, in their order, off the queue. prefix says that they are all that the portion has had so far.
-func (r *reader) ack(ctx context.Context, ds []amqp.Delivery, prefix bool) error {
-	if len(ds) == 0 {
-		return nil
-	}
-	r.doubt += len(ds)
-	if prefix && len(r.held) == 0 { // nothing before them is to stay
-		ds = ds[len(ds)-1:]
-	} else {
-		prefix = false
-	}
-	for _, d := range ds {
-		if err := r.settle(ctx, func() error { return r.ch.Ack(d.DeliveryTag, prefix) }); err != nil {
-			return err
-		}
-	}
-	if err := call(ctx, func() error { return r.ch.Qos(1, 0, false) }); err != nil {
-		return err
-	}
-	r.open -= r.doubt // the broker answers in order: it has taken the acks in
-	r.doubt = 0
-	return nil
-}
-
-// settle keeps the number of settlements under way within bounds. Of all that the queue can be asked, only the request for another
-// message waits until it has done what it was told before.
-func (r *reader) settle(ctx context.Context, f func() error) error {
-	if r.under++; r.under > pipelined {
-		d, ok, err := r.one(ctx)
-		if err != nil {
-			return err
-		}
-		if ok {
-			r.spare = append(r.spare, d)
-			r.seen++
-			r.open++
-			r.again = d.Redelivered
-		}
-		r.under = 1
-	}
-	return f()
-}
-
 // left is how many messages there are to be taken on another channel when this one is lost: those it has not got to, and
 // what it had in hand.
 func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open }
@@ -302,71 +248,4 @@ func (r *reader) restart(ctx context.Context) error {
 	}
 	r.total = min(r.total, left)
 	return nil
-}
-
-// ready is the number of messages that wait in the queue.
-func (r *reader) ready(ctx context.Context) (int, error) {
-	return ready(ctx, func() (int, error) {
-		q, err := r.inspect(ctx)
-		return q.Messages, err
-	})
-}
-
-func (r *reader) inspect(ctx context.Context) (q amqp.Queue, err error) {
-	got := make(chan amqp.Queue, 1)
-	err = call(ctx, func() error {
-		q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
-		got <- q
-		return err
-	})
-	if err != nil {
-		return amqp.Queue{}, err
-	}
-	return <-got, nil
-}
-
-// ready asks again when it is told that there are none: that is also what the broker says of a quorum queue that does not
-// answer within 250 ms.
-func ready(ctx context.Context, ask func() (int, error)) (n int, err error) {
-	for range 4 {
-		if n, err = ask(); n > 0 || err != nil {
-			break
-		}
-		if err = pause(ctx, 5*time.Millisecond); err != nil {
-			break
-		}
-	}
-	return n, err
-}
-
-// call runs a call of the driver, which knows no context, and leaves it alone when ctx ends: it ends with its channel.
-func call(ctx context.Context, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
