@@ -36,6 +36,7 @@ type DeadLetter struct {
 type letter struct {
 	DeadLetter
 	redrive string // the call that sent it back last
+	record  record
 }
 
 // letterOf reads a delivery from the dead-letter queue of queue.
@@ -69,6 +70,7 @@ func letterOf(d amqp.Delivery, queue string) letter {
 	first.Headers = asDelivered(first)
 	first.Acknowledger, first.DeliveryTag, first.ConsumerTag = nil, 0, "" // it is not the caller's to settle
 	l.DeadLetter = DeadLetter{Delivery: first, Info: r.info(), Reason: r.reason, ByBroker: dead, Consumer: r.consumer, Cut: r.cut}
+	r.redrive, l.record = l.redrive, r
 	return l
 }
 
@@ -121,3 +123,6 @@ func lastDeath(t amqp.Table) (d death, ok bool) {
 func (l letter) back(redrive string) amqp.Publishing {
 	return copyOf(l.Delivery, record{attempt: 1, redrive: redrive})
 }
+
+// copy returns what is published to have l in the dead-letter queue again. That the broker moved it is lost, the reason is not.
+func (l letter) copy() amqp.Publishing { return copyOf(l.Delivery, l.record) }

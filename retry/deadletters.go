@@ -23,14 +23,16 @@ import (
 // given back more often than its delivery limit says. So every method that takes messages first makes sure, by declaring
 // it as this module does, that the queue is a quorum queue with an x-delivery-limit of a million (as little as 1000 will do,
 // for as long as it lasts), or a plain classic queue, which counts nothing. Any other is refused, with a
-// *reconnect.TopologyError that says what it is, and nothing is taken. What no client can see is a policy: one that sets a
-// delivery-limit, a message-ttl or a max-length must not match dead-letter queues.
+// *reconnect.TopologyError that says what it is, and nothing is taken. What no client can see is a policy. One that lowers the
+// delivery-limit shows when the oldest message, which is given back first and watched, is dropped: then it is put in again, at
+// the end, and the call fails before it has taken others that would go back. One that sets a message-ttl or a max-length does
+// not show; it must not match dead-letter queues.
 //
 // Messages are read on a connection of their own, in portions of at most 8 MiB, single bodies excepted, and given back in
 // their order. A quorum queue puts what is given back behind what was given back before, so that looking at a few would
 // change the order: therefore whoever has looked at the queue before pays with reading on, without showing it, up to where
 // nobody has been. A reader that is killed, or loses its connection, loses nothing, but what it had in hand may come to
-// stand behind what others had looked at.
+// stand behind what others had looked at, and so may what two have in hand at once.
 //
 // # Rights
 //

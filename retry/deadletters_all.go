@@ -2,9 +2,12 @@ package retry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // All is a look at the dead letters, from the oldest on, which leaves them where they are: those that are ready when it
@@ -49,6 +52,24 @@ func (l *DeadLetters) look(ctx context.Context, letters chan<- DeadLetter) error
 		if shown > 0 {
 			return fmt.Errorf("the connection was lost after %d of them", shown)
 		}
+		if err := r.probe(life); err != nil {
+			return err
+		}
+		show := func(d amqp.Delivery) error {
+			select {
+			case letters <- letterOf(d, l.queue).DeadLetter:
+				shown++
+			case <-r.stop:
+			case <-life.Done():
+				return context.Cause(life)
+			}
+			return nil
+		}
+		if r.first != nil {
+			if err := show(*r.first); err != nil {
+				return err
+			}
+		}
 		for !closed(r.stop) {
 			got, err := r.next(life, math.MaxInt)
 			if err != nil {
@@ -59,16 +80,18 @@ func (l *DeadLetters) look(ctx context.Context, letters chan<- DeadLetter) error
 			}
 			for _, d := range got {
 				r.hold(d)
-				select {
-				case letters <- letterOf(d, l.queue).DeadLetter:
-					shown++
-				case <-r.stop:
-				case <-life.Done():
-					return context.Cause(life)
+				if r.isFirst(d) { // was shown
+					continue
+				}
+				if err := show(d); err != nil {
+					return err
 				}
 			}
 		}
-		_ = r.putBack(life) // when that fails the channel is lost, and the broker gives them back
+		var final *refusal
+		if err := r.putBack(life); errors.As(err, &final) {
+			return err
+		} // when it fails otherwise the channel is lost, and the broker gives them back
 		return context.Cause(ctx)
 	})
 }

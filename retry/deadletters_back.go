@@ -2,8 +2,10 @@ package retry
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -17,7 +19,7 @@ func (r *reader) putBack(ctx context.Context) error {
 		r.hold(d)
 	}
 	r.spare, r.stop = nil, nil
-	if len(r.held) == 0 {
+	if len(r.held) == 0 && r.first == nil {
 		return nil
 	}
 	if r.kind.quorum && r.again {
@@ -42,7 +44,23 @@ func (r *reader) putBack(ctx context.Context) error {
 }
 
 // release gives back what is held, and waits until it is ready again.
-func (r *reader) release(ctx context.Context) error {
+func (r *reader) release(ctx context.Context) (err error) {
+	if len(r.held) > 0 && r.held[0].tag == r.firstTag {
+		first := r.held[0]
+		r.held = r.held[1:]
+		if dropped := r.tryOn(ctx, first.tag, *r.first); dropped != nil {
+			defer func() { err = errors.Join(dropped, err) }()
+		}
+		for _, d := range r.spare {
+			at := len(r.held)
+			if same(d, *r.first) {
+				at = 0
+			}
+			r.held = slices.Insert(r.held, at, handed{d.DeliveryTag, d.ConsumerTag})
+			r.open--
+		}
+		r.spare = nil
+	}
 	ready, err := r.ready(ctx)
 	if err != nil {
 		return err

@@ -342,3 +342,27 @@ func TestCutWhileLooking(t *testing.T) {
 		})
 	}
 }
+
+// A redrive that takes longer than the broker lets anybody hold a message begins again from the head, and does each once.
+func TestSlowRedriveKeepsWithinTheConsumerTimeout(t *testing.T) {
+	t.Parallel()
+	s := newDead(t)
+	const n = 40
+	s.bury(0, n)
+	l, err := retry.NewDeadLetters(s.dialWith(reconnect.Config{Name: s.name + "-slow", ConsumerTimeout: 200 * time.Millisecond}), s.queue.Name)
+	require.NoError(t, err)
+	asked := 0
+	moved, err := l.Redrive(s.within(patience), retry.Selection{PerSecond: 40, Where: func(l retry.DeadLetter) bool {
+		asked++
+		i, _ := strconv.Atoi(l.MessageId)
+		return i%2 == 1
+	}})
+	require.NoError(t, err)
+	require.Equal(t, n/2, moved)
+	require.Greater(t, asked, n, "it has begun again")
+	back := idsOf(s.take(s.queue.Name))
+	require.Len(t, back, n/2)
+	left := s.look(-1)
+	require.Len(t, left, n/2)
+	require.ElementsMatch(t, span(0, n), append(back, left...))
+}

@@ -11,8 +11,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
 )
+
+// errAgain ends a pass that has had messages in hand for long.
+var errAgain = errors.New("again from the head")
 
 // job is one Redrive or Discard.
 type job struct {
@@ -21,8 +25,9 @@ type job struct {
 	run     string // of a Redrive
 	do      func(ctx context.Context, ls []letter) error
 
-	ids  map[string]bool // IDs as a set
-	next time.Time       // when the next one may be, by PerSecond
+	ids   map[string]bool // IDs as a set
+	next  time.Time       // when the next one may be, by PerSecond
+	first bool            // the message of the reader's probe is meant, and has not come again
 
 	mu     sync.Mutex // of all below: a call may return while its run is still held up by the broker
 	n      int        // done
@@ -42,12 +47,20 @@ func (j *job) move(ctx context.Context) (n int, err error) {
 		j.ids[id] = true
 	}
 	err = j.letters.run(ctx, func(life context.Context, r *reader) error {
-		j.begin()
-		err := j.pass(ctx, life, r)
-		if life.Err() != nil {
-			return err
+		for {
+			j.begin()
+			err := j.pass(ctx, life, r)
+			if life.Err() != nil {
+				return err
+			}
+			if err == errAgain {
+				if err = r.restart(life); err == nil {
+					continue
+				}
+				return err
+			}
+			return errors.Join(err, r.putBack(life))
 		}
-		return errors.Join(err, r.putBack(life))
 	})
 	return j.result(err)
 }
@@ -92,9 +105,17 @@ func (j *job) remaining() int {
 
 // pass goes through the queue. What it leaves is held by r.
 func (j *job) pass(ctx, life context.Context, r *reader) error {
-	work, end := context.WithCancelCause(life)
-	defer end(nil)
-	defer context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })()
+	// Without the cause: that a channel of ours is closed is no word about a message that is being published.
+	work, end := context.WithCancel(context.WithoutCancel(life))
+	defer end()
+	defer context.AfterFunc(life, end)()
+	defer context.AfterFunc(ctx, end)()
+	if j.what.picky() || j.what.DryRun { // so that some go back
+		if err := r.probe(life); err != nil {
+			return err
+		}
+	}
+	j.first = r.first != nil && j.means(letterOf(*r.first, j.letters.queue))
 	began := time.Now()
 	for j.remaining() > 0 {
 		if closed(r.stop) {
@@ -108,10 +129,7 @@ func (j *job) pass(ctx, life context.Context, r *reader) error {
 			return err
 		}
 		if time.Since(began) > j.letters.conn.Config().ConsumerTimeout/2 { // after which the broker would take the channel away
-			if err := r.restart(life); err != nil {
-				return err
-			}
-			began = time.Now()
+			return errAgain
 		}
 	}
 	return nil
@@ -147,7 +165,13 @@ func (j *job) portion(work, life context.Context, r *reader, got []amqp.Delivery
 	var keep []amqp.Delivery
 	for _, d := range got {
 		letter := letterOf(d, j.letters.queue)
-		if len(todo.ds) < j.remaining() && j.means(letter) {
+		is, room := false, j.remaining()-len(todo.ds)
+		if r.isFirst(d) {
+			is, j.first = j.first, false
+		} else if room > 1 || room == 1 && !j.first { // one is for the first, which comes again
+			is = j.means(letter)
+		}
+		if is {
 			todo.ds, todo.ls = append(todo.ds, d), append(todo.ls, letter)
 		} else {
 			keep = append(keep, d)
@@ -193,16 +217,22 @@ func (j *job) chunkDone(work, life context.Context, r *reader, m meant, prefix b
 	if err := j.pace(work, len(m.ds)); err != nil {
 		return m.ds, err
 	}
-	err = j.do(work, m.ls)
-	gone := m.ds
-	var each reconnect.BatchError
-	if errors.As(err, &each) && len(each) == len(m.ds) {
-		gone, stay, err = j.sort(m, each)
-	} else if err != nil {
-		gone, stay = nil, m.ds
-	}
+	gone, stay, err := j.doing(work, m)
 	j.did(len(gone))
 	return stay, errors.Join(err, r.ack(life, gone, prefix && len(gone) == len(m.ds)))
+}
+
+// doing does a chunk, and returns what of it is done.
+func (j *job) doing(work context.Context, m meant) (gone, stay []amqp.Delivery, err error) {
+	err = j.do(work, m.ls)
+	var each reconnect.BatchError
+	switch {
+	case errors.As(err, &each) && len(each) == len(m.ds):
+		return j.sort(m, each)
+	case err != nil:
+		return nil, m.ds, err
+	}
+	return m.ds, nil, nil
 }
 
 // sort tells apart what was sent and what stays. The fault of a message is its own; any other ends the call.
@@ -212,7 +242,7 @@ func (j *job) sort(m meant, each reconnect.BatchError) (gone, stay []amqp.Delive
 		case e == nil:
 			gone = append(gone, m.ds[i])
 			continue
-		case isPermanent(e) || codeOf(e) == amqp.PreconditionFailed:
+		case itsOwn(e):
 			j.fault(m.ds[i], e)
 		case err == nil:
 			err = fmt.Errorf("message %q: %w", m.ds[i].MessageId, e)
@@ -220,6 +250,13 @@ func (j *job) sort(m meant, each reconnect.BatchError) (gone, stay []amqp.Delive
 		stay = append(stay, m.ds[i])
 	}
 	return gone, stay, err
+}
+
+// itsOwn tells whether a message cannot be published, now or ever, whatever else happens.
+func itsOwn(err error) bool {
+	var bad *wire.Error
+	return errors.As(err, &bad) ||
+		codeOf(err) == amqp.PreconditionFailed && !errors.Is(err, reconnect.ErrUnknown) && !errors.Is(err, context.Canceled)
 }
 
 func (j *job) fault(d amqp.Delivery, err error) {

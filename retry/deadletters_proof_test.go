@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -112,4 +113,54 @@ func TestRightsOfTheTool(t *testing.T) {
 	n, err := as(quote(dlq), "^amq[.]default$", quote(dlq)).Redrive(s.within(patience), retry.Selection{})
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
+}
+
+// A policy that lowers the limit is nothing that a client can see. It is noticed before any message is lost.
+func TestPolicyThatLowersTheLimit(t *testing.T) {
+	t.Parallel()
+	broker := testenv.Shared(t)
+	s := &dead{setup: &setup{t: t, broker: broker, url: broker.URL(), name: testenv.Name(t, "conn")}}
+	s.queue.Name = testenv.Name(t, "jobs")
+	dlq := s.queue.DeadLetterQueue()
+	uri, err := amqp.ParseURI(broker.URL())
+	require.NoError(t, err)
+	broker.Eval(t, nil, fmt.Sprintf(`ok = rabbit_policy:set(<<%q>>, <<%q>>, <<"^%s$">>, [{<<"delivery-limit">>, 4}], 0, <<"queues">>, <<"test">>), ok.`,
+		uri.Vhost, dlq, dlq))
+	t.Cleanup(func() {
+		broker.Eval(t, nil, fmt.Sprintf(`rabbit_policy:delete(<<%q>>, <<%q>>, <<"test">>), ok.`, uri.Vhost, dlq))
+	})
+	s.conn = s.dial(s.name)
+	require.NoError(t, s.conn.Declare(s.within(patience), s.queue.Topology()))
+	t.Cleanup(func() { broker.DeleteQueue(t, s.queue.Name); broker.DeleteQueue(t, dlq) })
+	s.letters, err = retry.NewDeadLetters(s.conn, s.queue.Name)
+	require.NoError(t, err)
+	const n = 20
+	s.bury(0, n)
+	none := retry.Selection{Where: func(retry.DeadLetter) bool { return false }}
+	refusals := 0
+	const looks = 7
+	for round := range looks {
+		var last error
+		switch round % 3 {
+		case 0, 1:
+			for _, err := range s.letters.All(s.within(patience)) {
+				if last = err; err == nil && round%3 == 1 {
+					break
+				}
+			}
+		case 2:
+			_, last = s.letters.Discard(s.within(patience), none)
+		}
+		if last != nil {
+			require.ErrorContains(t, last, "policy", "round %d", round)
+			refusals++
+		}
+		s.await(n)
+	}
+	t.Logf("%d of %d looks were refused", refusals, looks)
+	require.NotZero(t, refusals)
+	moved, err := s.letters.Redrive(s.within(patience), retry.Selection{})
+	require.NoError(t, err, "what is taken and does not come back is no matter")
+	require.Equal(t, n, moved)
+	require.ElementsMatch(t, span(0, n), idsOf(s.take(s.queue.Name)))
 }

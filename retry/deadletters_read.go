@@ -58,6 +58,10 @@ type reader struct {
 	open    int             // taken, and neither held nor known to be settled
 	doubt   int             // of these, acknowledged
 	under   int             // settlements under way
+
+	first    *amqp.Delivery // on which it was tried whether the queue keeps what is given back; nil: it was not
+	firstTag uint64         // with which that came again; 0: not yet
+	rescue   func(ctx context.Context, d amqp.Delivery) error
 }
 
 // handed is a message that is held.
@@ -134,7 +138,7 @@ func (r *reader) take(ctx context.Context, most int) ([]amqp.Delivery, error) {
 }
 
 // gather waits for a portion. There were that many at the beginning, so when they do not come somebody else has them, or
-// the broker is slow; it is asked for one more, since only to that it gives an answer that can be relied on.
+// the broker is slow.
 func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, size int) (got []amqp.Delivery, err error) {
 	idle := time.NewTimer(onItsWay)
 	defer idle.Stop()
@@ -150,13 +154,13 @@ func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, si
 			if !none.IsZero() && time.Since(none) >= settled {
 				return got, nil
 			}
-			d, ok, err := r.one(ctx)
+			d, ok, err := r.more(ctx)
 			switch {
 			case err != nil:
 				return nil, err
-			case ok:
-				got, last, none = append(got, d), time.Now(), time.Time{}
-			case none.IsZero():
+			case d != nil:
+				got, last, none = append(got, *d), time.Now(), time.Time{}
+			case !ok && none.IsZero():
 				none = time.Now()
 			}
 			if time.Since(last) > stuckAfter {
@@ -170,6 +174,18 @@ func (r *reader) gather(ctx context.Context, deliveries <-chan amqp.Delivery, si
 		idle.Reset(onItsWay)
 	}
 	return got, nil
+}
+
+// more reports whether there are more. Only the request for one gives a reliable answer when there are none; it may bring one.
+func (r *reader) more(ctx context.Context) (*amqp.Delivery, bool, error) {
+	if n, err := r.ready(ctx); n > 0 || err != nil {
+		return nil, true, err
+	}
+	d, ok, err := r.one(ctx)
+	if !ok {
+		return nil, false, err
+	}
+	return &d, true, nil
 }
 
 // one takes the message at the head.
@@ -209,55 +225,6 @@ func (r *reader) learn(got []amqp.Delivery) error {
 	return nil
 }
 
-// hold keeps a message until putBack.
-func (r *reader) hold(d amqp.Delivery) {
-	r.held = append(r.held, handed{d.DeliveryTag, d.ConsumerTag})
-	r.open--
-}
-
-// ack takes messages, in their order, off the queue. prefix says that they are all that the portion has had so far.
-func (r *reader) ack(ctx context.Context, ds []amqp.Delivery, prefix bool) error {
-	if len(ds) == 0 {
-		return nil
-	}
-	r.doubt += len(ds)
-	if prefix && len(r.held) == 0 { // nothing before them is to stay
-		ds = ds[len(ds)-1:]
-	} else {
-		prefix = false
-	}
-	for _, d := range ds {
-		if err := r.settle(ctx, func() error { return r.ch.Ack(d.DeliveryTag, prefix) }); err != nil {
-			return err
-		}
-	}
-	if err := call(ctx, func() error { return r.ch.Qos(1, 0, false) }); err != nil {
-		return err
-	}
-	r.open -= r.doubt // the broker answers in order: it has taken the acks in
-	r.doubt = 0
-	return nil
-}
-
-// settle keeps the number of settlements under way within bounds. Of all that the queue can be asked, only the request for another
-// message waits until it has done what it was told before.
-func (r *reader) settle(ctx context.Context, f func() error) error {
-	if r.under++; r.under > pipelined {
-		d, ok, err := r.one(ctx)
-		if err != nil {
-			return err
-		}
-		if ok {
-			r.spare = append(r.spare, d)
-			r.seen++
-			r.open++
-			r.again = d.Redelivered
-		}
-		r.under = 1
-	}
-	return f()
-}
-
 // left is how many messages there are to be taken on another channel when this one is lost: those it has not got to, and
 // what it had in hand.
 func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open }
@@ -275,72 +242,10 @@ func (r *reader) restart(ctx context.Context) error {
 	if err := r.putBack(ctx); err != nil {
 		return err
 	}
-	r.stop, r.expect, r.until = stop, 0, time.Time{}
+	r.stop, r.expect, r.until, r.first, r.firstTag = stop, 0, time.Time{}, nil, 0
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	r.total = min(r.total, left)
 	return nil
-}
-
-// ready is the number of messages that wait in the queue.
-func (r *reader) ready(ctx context.Context) (int, error) {
-	return ready(ctx, func() (n int, err error) {
-		got := make(chan int, 1)
-		err = call(ctx, func() error {
-			q, err := r.ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
-			got <- q.Messages
-			return err
-		})
-		if err == nil {
-			n = <-got
-		}
-		return n, err
-	})
-}
-
-// ready asks again when it is told that there are none: that is also what the broker says of a quorum queue that does not
-// answer within 250 ms.
-func ready(ctx context.Context, ask func() (int, error)) (n int, err error) {
-	for range 4 {
-		if n, err = ask(); n > 0 || err != nil {
-			break
-		}
-		if err = pause(ctx, 5*time.Millisecond); err != nil {
-			break
-		}
-	}
-	return n, err
-}
-
-// call runs a call of the driver, which knows no context, and leaves it alone when ctx ends: it ends with its channel.
-func call(ctx context.Context, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

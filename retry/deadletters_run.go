@@ -20,6 +20,8 @@ const (
 	putBackEnoughWithin = time.Minute
 )
 
+var errLost = errors.New("the channel is lost")
+
 // errEnough ends a run whose caller wants no more of it.
 var errEnough = errors.New("enough seen")
 
@@ -110,7 +112,7 @@ func (r *run) supervise(ctx context.Context) error {
 			}
 			err, lost := r.once(ctx, life, ch)
 			if lost {
-				return err
+				return errLost // not err, which may be permanent
 			}
 			r.over, r.err = true, err
 			end() // so that it returns, whatever becomes of the channel
@@ -131,9 +133,11 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		return fmt.Errorf("one of them cannot be read, and closes the connection; SkipUnreadable takes it out: %w", *why), false
 	}
 	rd := &reader{ch: ch, queue: deadLetterQueue(r.letters.queue), kind: r.kind, stop: ctx.Done(), portion: 1,
-		total: r.left, expect: r.expect, until: r.lost.Add(r.patience())}
-	if r.lost.IsZero() {
+		total: r.left, expect: r.expect, until: r.lost.Add(r.patience()), rescue: r.letters.rescue}
+	begun := !r.lost.IsZero()
+	if !begun {
 		err = rd.begin(life)
+		begun = err == nil
 	}
 	if err == nil {
 		err = r.pass(life, rd)
@@ -152,7 +156,9 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
 			return err, false
 		}
-		r.left, r.expect, r.lost = rd.left(), rd.left()-rd.doubt, time.Now()
+		if begun {
+			r.left, r.expect, r.lost = rd.left(), rd.left()-rd.doubt, time.Now()
+		}
 		return err, true
 	}
 	return err, false

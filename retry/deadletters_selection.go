@@ -56,8 +56,8 @@ func (s Selection) picky() bool { return s.IDs != nil || s.Where != nil }
 
 // Redrive sends dead letters back to the queue that l was made for, to no other, and returns how many. They come as they
 // were first delivered, on their first attempt; only an Expiration they have no more. Each is taken off the dead-letter
-// queue when the broker has confirmed its copy. Those that are ready when it begins are looked at, oldest first, and what
-// is not meant goes back to its place. One that is sent back, fails, and is a dead letter again while this still runs is not
+// queue when the broker has confirmed its copy. Those that are ready when it begins are looked at, and sent, oldest first
+// (with IDs or Where, the very oldest may come later), and what is not meant goes back to its place. One that is sent back, fails, and is a dead letter again while this still runs is not
 // sent back a second time.
 //
 // It blocks until all is done or ctx has ended, through lost connections: what was in hand then, 100 messages at most, may
