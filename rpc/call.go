@@ -193,6 +193,9 @@ func (c *Client) ready(ctx context.Context, r *request) (*generation, error) {
 	if g := c.core.current.Load(); g != nil && g.sender.Free(r.exchange, r.key, r.msg.Body) {
 		return g, nil
 	}
+	if err := c.core.missing(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithDeadlineCause(ctx, r.end, c.timeUp(r))
 	defer cancel()
 	for {
@@ -208,7 +211,11 @@ func (c *Client) ready(ctx context.Context, r *request) (*generation, error) {
 		case ctx.Err() != nil:
 			return nil, withBlocked(ended(ctx), err)
 		case errors.As(err, &refusal) && refusal.Server && !errors.Is(err, report.ErrGone):
-			return nil, refusedWith(refusal)
+			err = refusedWith(refusal)
+			if refusal.Code == amqp.NotFound {
+				c.core.absent.Store(&absence{err, time.Now().Add(askAgain)})
+			}
+			return nil, err
 		case !errors.Is(err, report.ErrGone):
 			return nil, err
 		}

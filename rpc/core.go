@@ -21,6 +21,7 @@ type core struct {
 	pool sync.Pool // of *call, without a request
 
 	expirations expirations
+	absent      atomic.Pointer[absence]
 
 	pending, dropped atomic.Int64
 	current          atomic.Pointer[generation] // takes calls; nil: there is none now
@@ -73,6 +74,23 @@ func (c *core) notConnected(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// absence is what is known of an exchange that is not there.
+type absence struct {
+	err   error
+	until time.Time
+}
+
+// askAgain is how often a missing exchange is asked for at most: until a server has made it every call does.
+const askAgain = 100 * time.Millisecond
+
+// missing returns the error of a call to an exchange that was not there a moment ago.
+func (c *core) missing() error {
+	if a := c.absent.Load(); a != nil && time.Now().Before(a.until) {
+		return a.err
+	}
+	return nil
 }
 
 // start starts the supervised function; only the first call has an effect.
