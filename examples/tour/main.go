@@ -28,6 +28,7 @@ var chapters = []chapter{
 	{title: "Direct routing: by exact keys", tell: directRouting},
 	{title: "Topic routing: by patterns", tell: topicRouting},
 	{title: "Partitions: the order of each key, and keys in parallel", tell: partitions},
+	{title: "Request and reply: calls with deadlines, and errors that tell", tell: requestReply},
 	{title: "The broker freezes, and runs out of memory", tell: outage, breaks: true},
 }
 
