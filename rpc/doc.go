@@ -61,6 +61,6 @@
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use. Any number of calls share one channel of the Conn's publishing link; a call costs
+// Everything is safe for concurrent use. Any number of calls share two channels of the Conn's publishing link; a call costs
 // no goroutine. A Server with Concurrency n holds n channels of the consuming link and runs at most n handlers.
 package rpc

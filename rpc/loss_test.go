@@ -123,6 +123,7 @@ func TestFrozenLink(t *testing.T) {
 	s.serve(echo, rpc.ServerConfig{})
 	c := s.client(rpc.ClientConfig{})
 	s.answers(c, "before", "before")
+	s.answers(c, "both channels are open", "both channels are open")
 	proxy.Freeze()
 	began := time.Now()
 	_, err := s.call(c, "x", 300*time.Millisecond)
