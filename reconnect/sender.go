@@ -65,13 +65,14 @@ func (d *sender) pass(ctx context.Context, m *Message) error {
 	if d.conn.exchanges.knows(m.Exchange) {
 		return nil
 	}
-	return d.conn.exchanges.ask(ctx, d.session, m.Exchange, &d.conn.refused)
+	return d.conn.exchanges.ask(ctx, d.session, m.Exchange, new(refusals)) // whoever asks sees to how often
 }
 
-// Refused notes it for all who publish on this Conn.
+// Refused notes it for all who publish on this Conn; that an exchange is missing only so that it is asked for again.
 func (d *sender) Refused(exchange, key string, body []byte, err *amqp.Error) {
 	if err.Code == amqp.NotFound {
 		d.conn.exchanges.forget(exchange)
+		return
 	}
 	d.conn.refused.refuse(exchange, key, len(body), err)
 }

@@ -29,7 +29,18 @@ func (a *answerer) fail(e *RemoteError) {
 		short.Details = nil
 		msg = errorReply(&short)
 	}
+	a.mark(&msg)
 	a.publish(msg)
+}
+
+// mark says in an answer, of whatever kind, that the queue has a limit.
+func (a *answerer) mark(msg *amqp.Publishing) {
+	if a.server.cfg.MaxLength <= 0 {
+		return
+	}
+	t := make(amqp.Table, len(msg.Headers)+1)
+	maps.Copy(t, msg.Headers)
+	t[headerLimited], msg.Headers = true, t
 }
 
 // send answers with msg, or with what is wrong with it. A header by which an error is told is the library's.
@@ -39,6 +50,7 @@ func (a *answerer) send(msg amqp.Publishing) {
 		delete(msg.Headers, headerKind)
 	}
 	msg.CorrelationId = a.d.CorrelationId
+	a.mark(&msg)
 	if err := wire.Publishing("", a.d.ReplyTo, &msg, a.server.limits); err != nil {
 		a.server.log.Error("an answer cannot be sent", "message", a.d.MessageId, "error", err)
 		a.fail(&RemoteError{Code: codeError, Message: "the answer cannot be sent: " + err.Error()})

@@ -61,7 +61,7 @@ func (k *call) attempt() {
 type request struct {
 	exchange, key string
 	msg           amqp.Publishing
-	end           time.Time
+	now, end      time.Time
 	bounded       bool // by the context itself
 	doubt         error
 }
@@ -92,7 +92,11 @@ func (c *Client) Call(ctx context.Context, queue string, req amqp.Publishing) (a
 		c.core.pool.Put(k)
 		return amqp.Delivery{}, callFailed(queue, err)
 	}
-	d, err := c.exchange(ctx, k, &r)
+	l := c.core.lineTo(queue, r.now)
+	d, err := c.exchange(ctx, l, k, &r)
+	if l.confirms {
+		c.learn(queue, &d, err)
+	}
 	k.body, k.reply, k.out = nil, amqp.Delivery{}, outcome{}
 	c.core.pool.Put(k)
 	switch {
@@ -107,6 +111,16 @@ func (c *Client) Call(ctx context.Context, queue string, req amqp.Publishing) (a
 	return d, nil
 }
 
+// learn learns from a call with confirmations how others to that key may go.
+func (c *Client) learn(key string, d *amqp.Delivery, err error) {
+	switch {
+	case err == nil:
+		c.core.routes.answered(key, d.Headers[headerLimited] == true, time.Now())
+	case errors.Is(err, reconnect.ErrRefused):
+		c.core.routes.refused(key, time.Now())
+	}
+}
+
 func callFailed(queue string, err error) error { return fmt.Errorf("rpc: call %q: %w", queue, err) }
 
 // request completes req and checks it.
@@ -115,7 +129,7 @@ func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Pu
 		return request{}, ended(ctx)
 	}
 	now := time.Now()
-	r := request{exchange: c.core.cfg.Exchange, key: queue, msg: req}
+	r := request{exchange: c.core.cfg.Exchange, key: queue, msg: req, now: now}
 	if r.end, r.bounded = ctx.Deadline(); !r.bounded {
 		r.end = now.Add(c.core.cfg.Timeout)
 	}
@@ -164,9 +178,9 @@ func (c *Client) addHeaders(r *request, left time.Duration) {
 }
 
 // exchange sends the request and waits for the answer, on one channel or, where that may be, on several in turn.
-func (c *Client) exchange(ctx context.Context, k *call, r *request) (amqp.Delivery, error) {
+func (c *Client) exchange(ctx context.Context, l *line, k *call, r *request) (amqp.Delivery, error) {
 	for {
-		g, err := c.ready(ctx, r)
+		g, err := c.ready(ctx, l, r)
 		if err == nil {
 			k.attempt()
 			err = g.send(ctx, k, r)
@@ -189,14 +203,17 @@ func (c *Client) exchange(ctx context.Context, k *call, r *request) (amqp.Delive
 
 // ready returns a channel on which the request may be sent now. What a call usually needs is there, and is not waited
 // for: a context that holds the end would cost more than all the rest.
-func (c *Client) ready(ctx context.Context, r *request) (*generation, error) {
-	if g := c.core.current.Load(); g != nil && g.sender.Free(r.exchange, r.key, r.msg.Body) {
+func (c *Client) ready(ctx context.Context, l *line, r *request) (*generation, error) {
+	if g := l.current.Load(); g != nil && g.sender.Free(r.exchange, r.key, r.msg.Body) {
 		return g, nil
+	}
+	if err := c.core.missing(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, r.end, c.timeUp(r))
 	defer cancel()
 	for {
-		g, err := c.core.generation(ctx)
+		g, err := l.generation(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -208,7 +225,11 @@ func (c *Client) ready(ctx context.Context, r *request) (*generation, error) {
 		case ctx.Err() != nil:
 			return nil, withBlocked(ended(ctx), err)
 		case errors.As(err, &refusal) && refusal.Server && !errors.Is(err, report.ErrGone):
-			return nil, refusedWith(refusal)
+			err = refusedWith(refusal)
+			if refusal.Code == amqp.NotFound {
+				c.core.absent.Store(&absence{err, time.Now().Add(askAgain)})
+			}
+			return nil, err
 		case !errors.Is(err, report.ErrGone):
 			return nil, err
 		}
@@ -268,7 +289,7 @@ func (g *generation) notSent(k *call, err error) error {
 		<-k.done // together with its generation
 		return errGone
 	}
-	if g.ch.IsClosed() {
+	if g.ch.IsClosed() || errors.Is(err, amqp.ErrClosed) { // a connection that closes is closed a moment before its channels
 		<-g.over
 		return errGone
 	}
@@ -312,14 +333,4 @@ func (c *core) tooLate(ctx context.Context, r *request) error {
 		return context.DeadlineExceeded // the context is about to say so
 	}
 	return fmt.Errorf("%w: ClientConfig.Timeout of %v has passed", context.DeadlineExceeded, c.cfg.Timeout)
-}
-
-// blocked returns ErrBlocked while the broker blocks publishers.
-func (c *core) blocked() error {
-	for _, s := range c.conn.State() {
-		if s.Name == "publishing" && s.Phase == "blocked" {
-			return reconnect.ErrBlocked
-		}
-	}
-	return nil
 }

@@ -66,8 +66,8 @@ func TestA16P35ParallelCallsHalfCancelled(t *testing.T) {
 	}
 }
 
-// P35: the rules of direct reply-to bind the client's own channel, which nothing else uses; several clients have several.
-func TestP35EachClientHasItsOwnChannel(t *testing.T) {
+// P35: the rules of direct reply-to bind the client's own channels, which nothing else uses; several clients have several.
+func TestP35EachClientHasItsOwnChannels(t *testing.T) {
 	t.Parallel()
 	s := newSetup(t)
 	s.serve(echo, rpc.ServerConfig{})
@@ -77,14 +77,14 @@ func TestP35EachClientHasItsOwnChannel(t *testing.T) {
 		s.answers(b, "b", "b")
 		s.answers(a.Idempotent().WithHeaders(amqp.Table{"x": "y"}), "same as a", "same as a")
 	}
-	require.Len(t, s.broker.Channels(t, s.clientName), 2)
+	require.Len(t, s.broker.Channels(t, s.clientName), 4, "one with and one without confirmations each")
 	require.NoError(t, a.Close(t.Context()))
 	s.answers(b, "still there", "still there")
 	_, err := s.call(a, "", time.Second)
 	require.ErrorIs(t, err, reconnect.ErrClosed)
 	require.NotErrorIs(t, err, reconnect.ErrUnknown)
 	require.NoError(t, a.Close(t.Context()))
-	testenv.Eventually(t, patience, func() bool { return len(s.broker.Channels(t, s.clientName)) == 1 }, "its channel is closed")
+	testenv.Eventually(t, patience, func() bool { return len(s.broker.Channels(t, s.clientName)) == 2 }, "its channels are closed")
 }
 
 // A16, P36: late answers and second ones are dropped and counted, and leave no call behind.

@@ -34,8 +34,9 @@ type ClientConfig struct {
 
 const defaultTimeout = 30 * time.Second
 
-// Client makes calls. It is safe for any number of goroutines, which share one channel of the publishing link; that is
-// opened by the first call, again after each loss, and closed with the Client or its Conn.
+// Client makes calls. It is safe for any number of goroutines, which share two channels of the publishing link: one for calls
+// to queues that may be full, one for the others, which is faster. They are opened by the first calls, again after each
+// loss, and closed with the Client or its Conn.
 type Client struct {
 	core       *core
 	idempotent bool
@@ -64,14 +65,14 @@ func (cfg ClientConfig) validate() error {
 	return errors.Join(faults...)
 }
 
-// Idempotent returns a Client on the same channel whose requests may be executed more than once: a call is sent again,
+// Idempotent returns a Client on the same channels whose requests may be executed more than once: a call is sent again,
 // with the same MessageId, when the link is lost under it, and a server takes one over from another that died. Each
 // other rule of Call holds.
 func (c *Client) Idempotent() *Client {
 	return &Client{core: c.core, idempotent: true, headers: c.headers}
 }
 
-// WithHeaders returns a Client on the same channel whose requests carry h, beside the headers that c adds already; of two
+// WithHeaders returns a Client on the same channels whose requests carry h, beside the headers that c adds already; of two
 // with one name the newer one holds, and one that the request has itself before both. h may be changed afterwards. Names
 // that begin with "warren-" are the library's.
 func (c *Client) WithHeaders(h amqp.Table) *Client {

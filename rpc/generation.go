@@ -32,6 +32,7 @@ var (
 // of calls, under mu, decides what becomes of it, so each gets exactly one end. mu is never held while anything waits.
 type generation struct {
 	core   *core
+	line   *line
 	ch     *amqp.Channel
 	sender report.Sender
 	over   chan struct{} // closed once why is set and no call is pending any more
@@ -45,8 +46,8 @@ type generation struct {
 	timer   *time.Timer
 }
 
-func newGeneration(c *core, ch *amqp.Channel, sender report.Sender) *generation {
-	g := &generation{core: c, ch: ch, sender: sender, over: make(chan struct{}), calls: make(map[string]*call), drained: make(chan struct{})}
+func newGeneration(l *line, ch *amqp.Channel, sender report.Sender) *generation {
+	g := &generation{core: l.core, line: l, ch: ch, sender: sender, over: make(chan struct{}), calls: make(map[string]*call), drained: make(chan struct{})}
 	g.timer = time.AfterFunc(time.Hour, g.look)
 	g.timer.Stop()
 	return g
@@ -61,7 +62,7 @@ func (g *generation) add(k *call) error {
 	}
 	g.calls[k.id] = k
 	g.core.pending.Add(1)
-	if !g.looking {
+	if g.line.confirms && !g.looking {
 		g.looking = true
 		g.timer.Reset(lookEvery)
 	}
@@ -127,7 +128,7 @@ func (g *generation) read(ctx context.Context, replies <-chan amqp.Delivery, ret
 				return g.lost(ctx, closed)
 			}
 			g.close(reconnect.ErrClosed)
-			stop, drained, abort = nil, g.drained, g.core.abort
+			stop, drained, abort = nil, g.drained, g.line.abort
 		case <-drained:
 			return nil
 		case <-abort:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -124,6 +123,7 @@ func TestFrozenLink(t *testing.T) {
 	s.serve(echo, rpc.ServerConfig{})
 	c := s.client(rpc.ClientConfig{})
 	s.answers(c, "before", "before")
+	s.answers(c, "both channels are open", "both channels are open")
 	proxy.Freeze()
 	began := time.Now()
 	_, err := s.call(c, "x", 300*time.Millisecond)
@@ -236,65 +236,3 @@ func TestAnswerAfterTheRequestsChannelIsLost(t *testing.T) {
 }
 
 func errorsText(s string) bool { return len(s) > 0 && s != "done all the same<nil>" }
-
-// Calls from many goroutines while every link is cut every second: each ends with the answer to its own request or with an
-// error that says what may have become of it; nothing stays behind.
-func TestP36P37CallsUnderCuts(t *testing.T) {
-	testenv.NoLeaks(t)
-	callsUnderCuts(t, 20_000, 6*time.Second)
-}
-
-func callsUnderCuts(t *testing.T, calls int64, atLeast time.Duration) {
-	s := newSetup(t)
-	s.serve(func(ctx context.Context, d amqp.Delivery) (amqp.Publishing, error) {
-		return amqp.Publishing{Body: append([]byte("re: "), d.Body...)}, nil
-	}, rpc.ServerConfig{Concurrency: 8, Prefetch: 4})
-	plain := s.client(rpc.ClientConfig{})
-	clients := []*rpc.Client{plain, plain.Idempotent()}
-	var next, answered, unknown, late, wrong atomic.Int64
-	began := time.Now()
-	var wg sync.WaitGroup
-	for i := range 128 {
-		wg.Go(func() {
-			for {
-				n := next.Add(1)
-				if n > calls && time.Since(began) > atLeast {
-					return
-				}
-				body := strconv.FormatInt(n, 10)
-				got, err := s.call(clients[i%2], body, 10*time.Second)
-				switch {
-				case err == nil && got == "re: "+body:
-					answered.Add(1)
-				case errors.Is(err, context.DeadlineExceeded):
-					late.Add(1)
-				case errors.Is(err, reconnect.ErrUnknown) && i%2 == 0: // idempotent ones are sent again
-					unknown.Add(1)
-				default:
-					wrong.Add(1)
-					t.Errorf("call %s: %q, %v", body, got, err)
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	cuts := 0
-	for ended := false; !ended; {
-		select {
-		case <-done:
-			ended = true
-		case <-time.After(time.Second):
-			cuts += s.broker.CutConnections(t, s.name)
-		}
-	}
-	require.Zero(t, wrong.Load())
-	require.Zero(t, late.Load(), "an answer or an error comes within seconds")
-	require.Zero(t, plain.Pending())
-	require.GreaterOrEqual(t, answered.Load()+unknown.Load(), calls)
-	require.Positive(t, cuts)
-	s.answers(plain, "after", "re: after")
-	testenv.Eventually(t, patience, func() bool { q := s.broker.Queue(t, s.queue); return q.Ready+q.Unacked == 0 }, "no request is left")
-	t.Logf("%d calls in %v, %d links cut: %d answered, %d unknown, %d replies dropped", next.Load(), time.Since(began).Round(time.Millisecond), cuts,
-		answered.Load(), unknown.Load(), plain.Dropped())
-}

@@ -16,6 +16,8 @@ const (
 	headerDeadline = "warren-deadline"
 	// headerIdempotent is true on requests that may be executed again.
 	headerIdempotent = "warren-idempotent"
+	// headerLimited is true on answers of servers whose queue refuses requests when it is full.
+	headerLimited = "warren-limited"
 	// headerKind is one of the kinds below. Plain requests and answers have none.
 	headerKind = "warren-rpc"
 )

@@ -29,6 +29,7 @@ var chapters = []chapter{
 	{title: "Topic routing: by patterns", tell: topicRouting},
 	{title: "Partitions: the order of each key, and keys in parallel", tell: partitions},
 	{title: "What fails is tried again, later; what is given up can be looked at, and sent back", tell: retries},
+	{title: "Request and reply: calls with deadlines, and errors that tell", tell: requestReply},
 	{title: "The broker freezes, and runs out of memory", tell: outage, breaks: true},
 }
 

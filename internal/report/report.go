@@ -43,7 +43,7 @@ type Sender interface {
 	// error is ctx's, joined with that of an alarm; ErrGone; or the *amqp.Error that such a message has met or would meet.
 	Wait(ctx context.Context, exchange, key string, body []byte) error
 	// Refused is told that the broker closed the channel with err because of a message: for a while, growing with each time,
-	// the next one of its kind fails in Wait.
+	// the next one of its kind fails in Wait. A missing exchange (404) is asked for again by the next one.
 	Refused(exchange, key string, body []byte, err *amqp.Error)
 	// Apart runs fn on a channel of a connection made for that, which the broker may close because of what fn does; then its
 	// error has the broker's *amqp.Error. It ends with ctx.
