@@ -75,7 +75,7 @@ func (s *sessionLock) conn() *pgx.Conn { return s.session }
 func (s *sessionLock) listens() bool { return true }
 
 func (s *sessionLock) take(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, quickTimeout)
 	defer cancel()
 	if s.session == nil {
 		conn, err := s.lane.relay.connect(ctx)
