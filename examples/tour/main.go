@@ -28,6 +28,7 @@ var chapters = []chapter{
 	{title: "Direct routing: by exact keys", tell: directRouting},
 	{title: "Topic routing: by patterns", tell: topicRouting},
 	{title: "Partitions: the order of each key, and keys in parallel", tell: partitions},
+	{title: "An outbox: what was committed is sent, and nothing else", tell: transactionalOutbox, stores: true},
 	{title: "Orders and payments: each takes effect once, whatever is cut off", tell: payments, stores: true},
 	{title: "The broker freezes, and runs out of memory", tell: outage, breaks: true},
 }
