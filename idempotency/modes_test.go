@@ -31,7 +31,7 @@ func TestQueryExecModes(t *testing.T) {
 			for _, uuids := range []bool{false, true} {
 				table := map[bool]string{false: "inbox", true: "ids"}[uuids]
 				inbox, err := idempotency.New(pool, mode.String(), idempotency.Config{
-					Table: table, UUIDKeys: uuids, Logger: quiet, Retention: time.Second,
+					Table: table, UUIDKeys: uuids, Logger: quiet, Retention: time.Hour,
 				})
 				require.NoError(t, err)
 				require.NoError(t, inbox.Migrate(t.Context()))
@@ -52,6 +52,7 @@ func TestQueryExecModes(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, "\x00\xff'\\", string(result))
 				}
+				d.exec("UPDATE " + table + " SET done_at = now() - interval '2 hours'")
 				stop := runInbox(t, inbox)
 				testenv.Eventually(t, patience, func() bool {
 					return d.number("SELECT count(*) FROM "+table+" WHERE consumer = $1", mode.String()) == 0
