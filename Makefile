@@ -16,7 +16,7 @@ setup: ## install what tests and demo need and is missing: RabbitMQ, PostgreSQL,
 	@scripts/setup broker database pooler compiler
 
 demo: ## a narrated run of what the library does, on a real broker
-	@scripts/setup --container-will-do broker
+	@scripts/setup --container-will-do broker database
 	@$(BUILD) .build/tour ./examples/tour
 	@.build/tour $(ARGS)
 

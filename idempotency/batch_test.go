@@ -159,6 +159,14 @@ func TestHandleBatch(t *testing.T) {
 		{"one fails and is there twice", []string{"bad", "9", "bad"}, at("bad", errWork),
 			[][]string{{"bad", "9"}, {"bad"}, {"9"}, {"bad"}}, map[int]error{0: errWork, 2: errWork}, 1},
 		{"its error has an entry", []string{"bad"}, at("bad", reconnect.BatchError{errWork}), [][]string{{"bad"}}, map[int]error{0: errWork}, 0},
+		{"a list of no errors", []string{"new 1", "new 2"}, func(ids []string) error { return make(reconnect.BatchError, len(ids)) },
+			[][]string{{"new 1", "new 2"}}, nil, 2},
+		{"a list of no errors, joined with one", []string{"13", "bad"}, func(ids []string) error {
+			if err := at("bad", errWork)(ids); err != nil {
+				return errors.Join(make(reconnect.BatchError, len(ids)), err)
+			}
+			return make(reconnect.BatchError, len(ids))
+		}, [][]string{{"13", "bad"}, {"13"}, {"bad"}}, map[int]error{1: errWork}, 1},
 		{"one is done, as the handler found out", []string{"10", "done", "11"}, at("done", idempotency.ErrDone),
 			[][]string{{"10", "done", "11"}, {"10"}, {"done"}, {"11"}}, nil, 2},
 		{"one is done, with an entry", []string{"12", "done"}, func(ids []string) error {
@@ -186,6 +194,21 @@ func TestHandleBatch(t *testing.T) {
 			require.Equal(t, before+tt.adds, d.balance("a"))
 		})
 	}
+
+	t.Run("the key of one panics", func(t *testing.T) {
+		fail = at("", nil)
+		inbox := d.inbox("panics", idempotency.Config{Key: func(d amqp.Delivery) string {
+			if d.MessageId == "panics" {
+				panic("key")
+			}
+			return d.MessageId
+		}})
+		handle := inbox.HandleBatch(func(ctx context.Context, tx pgx.Tx, ds []amqp.Delivery) error { return nil })
+		errs := each(t, handle(t.Context(), deliveries("50", "panics", "51")), 3)
+		require.NoError(t, errs[0])
+		require.ErrorContains(t, errs[1], "panicked: key")
+		require.NoError(t, errs[2])
+	})
 
 	t.Run("one panics alone", func(t *testing.T) {
 		fail = func(ids []string) error {

@@ -114,43 +114,9 @@ func (l *testLog) holds(words string) bool { return l.count(words) > 0 }
 // outage is how long the database is away.
 const outage = 30 * time.Second
 
-// PostgreSQL is stopped for 30 s under load, by a crash, and nobody retries: no message is dead-lettered, none is lost, and
-// every balance is exact.
-func TestDatabaseAwayFor30Seconds(t *testing.T) {
-	t.Parallel()
-	node := testenv.PostgresNode(t)
-	d, q := newDBAt(t, node.URL(), ""), newQueue(t, testenv.Shared(t))
-	inbox := d.inbox("billing", idempotency.Config{})
-	load := newLoad(t, q)
-	q.work(inbox.Handle(load.book), workqueue.WorkerConfig{Concurrency: 8})
-	load.until(100)
-	node.Crash()
-	down := time.Now()
-	before := load.handled.Load()
-	timer := time.NewTimer(outage)
-	defer timer.Stop()
-	<-timer.C
-	require.LessOrEqual(t, load.handled.Load(), before+8, "nothing is handled meanwhile")
-	require.Zero(t, q.depth(q.DeadLetterQueue()))
-	waiting := 0
-	for _, s := range q.conn.State() {
-		if s.Phase == "waiting" {
-			waiting++
-			require.Contains(t, s.Reason, "not now", "the state says why")
-		}
-	}
-	require.Positive(t, waiting)
-	node.Start()
-	back := time.Now()
-	load.until(int(before) + 200)
-	took(t, back, 5*time.Second, fmt.Sprintf("going on after %v without a database", back.Sub(down).Round(time.Second)))
-	load.stop()
-	load.verify(d)
-}
-
-// The same with shorter faults of every kind, one after the other: sessions that are killed, a server that restarts, one
-// that freezes.
-func TestChaosDatabaseFaults(t *testing.T) {
+// The database under load, and nobody retries: its sessions are killed, it restarts, crashes and freezes, and in the end it is
+// away for 30 s. No message is dead-lettered, none is lost, and every balance is exact.
+func TestChaosDatabaseFaultsAnd30SecondsWithout(t *testing.T) {
 	t.Parallel()
 	node := testenv.PostgresNode(t)
 	d, q := newDBAt(t, node.URL(), ""), newQueue(t, testenv.Shared(t))
@@ -164,23 +130,41 @@ func TestChaosDatabaseFaults(t *testing.T) {
 	for range rounds {
 		for _, strike := range []func(){
 			func() { testenv.TerminateSessions(t, node.URL(), d.name) },
-			node.Restart,
+			node.Restart, // by a crash
 			func() { node.Stop(); node.Start() },
-			func() {
-				node.Freeze()
-				timer := time.NewTimer(time.Second)
-				defer timer.Stop()
-				<-timer.C
-				node.Thaw()
-			},
+			func() { node.Freeze(); wait(time.Second); node.Thaw() },
 		} {
-			load.until(int(load.handled.Load()) + 50)
+			load.more(50)
 			strike()
 		}
 	}
-	load.until(int(load.handled.Load()) + 50)
+	load.more(50)
+	node.Crash()
+	down, before := time.Now(), load.handled.Load()
+	wait(outage)
+	require.LessOrEqual(t, load.handled.Load(), before+8, "nothing is handled meanwhile")
+	require.Zero(t, q.depth(q.DeadLetterQueue()))
+	waiting := 0
+	for _, s := range q.conn.State() {
+		if s.Phase == "waiting" {
+			waiting++
+			require.Contains(t, s.Reason, "not now", "the state says why")
+		}
+	}
+	require.Positive(t, waiting)
+	node.Start()
+	back := time.Now()
+	load.more(100)
+	took(t, back, 5*time.Second, fmt.Sprintf("going on after %v without a database", back.Sub(down).Round(time.Second)))
 	load.stop()
 	load.verify(d)
+}
+
+// wait is the length of a fault.
+func wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	<-timer.C
 }
 
 // load publishes payments, some of them twice, until it is stopped.
@@ -240,8 +224,10 @@ func (l *load) book(ctx context.Context, tx pgx.Tx, d amqp.Delivery) error {
 	return nil
 }
 
-func (l *load) until(n int) {
+// more waits until so many more were handled.
+func (l *load) more(n int) {
 	l.t.Helper()
+	n += int(l.handled.Load())
 	testenv.Eventually(l.t, patience, func() bool { return int(l.handled.Load()) >= n }, "%d handled", n)
 }
 

@@ -59,13 +59,14 @@ func (b *Inbox) DoBatch(ctx context.Context, keys []string, fn func(ctx context.
 			return b.metrics.ended(ctx, len(keys), 0, fmt.Errorf("key %d: %w", i, err))
 		}
 	}
-	return b.doBatch(ctx, stored, fn)
+	n, err := b.doBatch(ctx, stored, fn)
+	return b.metrics.ended(ctx, len(keys), n, err)
 }
 
-// doBatch is DoBatch for keys that were checked.
-func (b *Inbox) doBatch(ctx context.Context, keys []string, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) error {
+// doBatch is DoBatch for keys that were checked, and returns how many were new.
+func (b *Inbox) doBatch(ctx context.Context, keys []string, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) (int, error) {
 	if len(keys) == 0 {
-		return nil
+		return 0, nil
 	}
 	first := make(map[string]int, len(keys))
 	for i, key := range keys {
@@ -78,7 +79,7 @@ func (b *Inbox) doBatch(ctx context.Context, keys []string, fn func(ctx context.
 		distinct = append(distinct, key)
 	}
 	slices.Sort(distinct)
-	n, err := b.claiming(ctx, distinct, func(ctx context.Context, tx pgx.Tx, claimed []string) error {
+	return b.claiming(ctx, distinct, func(ctx context.Context, tx pgx.Tx, claimed []string) error {
 		fresh := make([]int, len(claimed))
 		for i, key := range claimed {
 			fresh[i] = first[key]
@@ -86,7 +87,6 @@ func (b *Inbox) doBatch(ctx context.Context, keys []string, fn func(ctx context.
 		slices.Sort(fresh)
 		return fn(ctx, tx, fresh)
 	})
-	return b.metrics.ended(ctx, len(keys), n, err)
 }
 
 // claiming runs fn in a transaction that has claimed those of keys which are new, unless none is, and returns how many.

@@ -49,12 +49,14 @@
 // 55P03) or lost their connection are tried again whole, three times; what does not pass says NotNow, so that the message
 // stays with its worker and comes again, unacknowledged and uncounted. Without a Retrier, too, nothing reaches the dead-letter
 // queue for the database's sake. Only a session that freezes in the middle of the handler's own statement holds that handler
-// until its context ends.
+// until its context ends. A statement that brings down its session each time looks like an outage: its message stays until
+// the consumer hands it back, and ends at the queue's delivery limit.
 //
 // # Errors
 //
 // ErrBusy and whatever is wrong with the database say NotNow; ErrNoKey and ErrKeyReused are permanent; the handler's own
-// errors are returned as they are. Errors are told by their codes, never by texts.
+// errors are returned as they are. NotNow does the same for transactions of the caller's own, around a Claim. Errors of the
+// server are told by their codes, never by texts.
 //
 // # Concurrency
 //

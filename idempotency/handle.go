@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -53,7 +54,8 @@ type batch struct {
 func (b *Inbox) handleBatch(ctx context.Context, ds []amqp.Delivery, h batchFunc) error {
 	t := batch{ds: ds, failed: make(reconnect.BatchError, len(ds))}
 	for i, d := range ds {
-		key, err := b.checked(b.cfg.Key(d))
+		var key string
+		err := b.contained(func() (err error) { key, err = b.checked(b.cfg.Key(d)); return err })
 		if err != nil {
 			t.failed[i] = b.metrics.ended(ctx, 1, 0, err)
 			continue
@@ -64,15 +66,15 @@ func (b *Inbox) handleBatch(ctx context.Context, ds []amqp.Delivery, h batchFunc
 		t.failed[t.usable[0]] = b.alone(ctx, ds[t.usable[0]], t.keys[0], h)
 		return t.err()
 	}
-	err := b.contained(func() error { return b.together(ctx, &t, h) })
-	switch {
-	case err == nil:
-	case isNotNow(err), ctx.Err() != nil:
-		for _, i := range t.usable {
-			t.failed[i] = err
-		}
-	default:
+	var fresh int
+	err := b.contained(func() (err error) { fresh, err = b.together(ctx, &t, h); return err })
+	if err != nil && !isNotNow(err) && ctx.Err() == nil {
 		b.oneByOne(ctx, &t, h)
+		return t.err()
+	}
+	_ = b.metrics.ended(ctx, len(t.keys), fresh, err)
+	for _, i := range t.usable {
+		t.failed[i] = err
 	}
 	return t.err()
 }
@@ -87,14 +89,18 @@ func (t *batch) err() error {
 	return nil
 }
 
-// together handles the usable ones in one transaction.
-func (b *Inbox) together(ctx context.Context, t *batch, h batchFunc) error {
+// together handles the usable ones in one transaction, and returns how many were new.
+func (b *Inbox) together(ctx context.Context, t *batch, h batchFunc) (fresh int, err error) {
 	return b.doBatch(ctx, t.keys, func(ctx context.Context, tx pgx.Tx, fresh []int) error {
 		news := make([]amqp.Delivery, len(fresh)) // the handler's: it may keep or sort it
 		for i, n := range fresh {
 			news[i] = t.ds[t.usable[n]]
 		}
-		return h(ctx, tx, news)
+		err := h(ctx, tx, news)
+		if each := perMessage(err); each != nil && !slices.ContainsFunc(each, func(err error) bool { return err != nil }) {
+			return nil // a list of no errors
+		}
+		return err
 	})
 }
 
@@ -116,8 +122,7 @@ func (b *Inbox) oneByOne(ctx context.Context, t *batch, h batchFunc) {
 func (b *Inbox) alone(ctx context.Context, d amqp.Delivery, key string, h batchFunc) error {
 	_, err := b.do(ctx, key, func(ctx context.Context, tx pgx.Tx) error {
 		err := h(ctx, tx, []amqp.Delivery{d})
-		var each reconnect.BatchError
-		if errors.As(err, &each) && len(each) == 1 {
+		if each := perMessage(err); len(each) == 1 {
 			return each[0]
 		}
 		return err
@@ -125,12 +130,22 @@ func (b *Inbox) alone(ctx context.Context, d amqp.Delivery, key string, h batchF
 	return err
 }
 
+// perMessage returns the list of errors that err is, and not one that it is joined with.
+func perMessage(err error) reconnect.BatchError {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if each, ok := err.(reconnect.BatchError); ok {
+			return each
+		}
+	}
+	return nil
+}
+
 // contained makes an error of a panic, which would be the whole batch's.
 func (b *Inbox) contained(call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			b.cfg.Logger.Error("idempotency: batch handler panicked", "consumer", b.consumer, "panic", v, "stack", string(debug.Stack()))
-			err = fmt.Errorf("idempotency: batch handler panicked: %v", v)
+			b.cfg.Logger.Error("idempotency: panic in a batch", "consumer", b.consumer, "panic", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("idempotency: panicked: %v", v)
 		}
 	}()
 	return call()

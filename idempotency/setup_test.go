@@ -33,6 +33,9 @@ type db struct {
 	url  string // past any proxy
 	name string // application_name of the pool's sessions
 	pool *pgxpool.Pool
+
+	looking sync.Mutex
+	look    *pgx.Conn // of the test's own
 }
 
 const conns = 20 // of a pool
@@ -50,6 +53,11 @@ func newDBAt(t testing.TB, url, via string) *db {
 		via = url
 	}
 	d.pool = d.open(via, conns)
+	t.Cleanup(func() {
+		if d.look != nil {
+			_ = d.look.Close(context.Background())
+		}
+	})
 	d.exec(`CREATE TABLE accounts (id text PRIMARY KEY, balance bigint NOT NULL DEFAULT 0)`)
 	d.exec(`INSERT INTO accounts VALUES ('a'), ('b')`)
 	return d
@@ -87,15 +95,19 @@ func (d *db) inbox(consumer string, cfg idempotency.Config) *idempotency.Inbox {
 	return inbox
 }
 
-// direct runs fn on a connection past any proxy.
+// direct runs fn on a connection past any proxy, one that is kept: a login takes longer than most of what is asked.
 func (d *db) direct(fn func(ctx context.Context, conn *pgx.Conn) error) {
 	d.t.Helper()
+	d.looking.Lock()
+	defer d.looking.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, d.url)
-	require.NoError(d.t, err)
-	defer conn.Close(ctx)
-	require.NoError(d.t, fn(ctx, conn))
+	if d.look == nil || d.look.IsClosed() || d.look.Ping(ctx) != nil {
+		var err error
+		d.look, err = pgx.Connect(ctx, d.url)
+		require.NoError(d.t, err)
+	}
+	require.NoError(d.t, fn(ctx, d.look))
 }
 
 func (d *db) exec(sql string, args ...any) {

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -12,5 +13,7 @@ func TestMain(m *testing.M) {
 		relayChild() // a relay of its own process, to be killed
 		return
 	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "4") // parallel tests wait most of the time
 	testenv.Main(m)
 }

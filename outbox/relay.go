@@ -245,7 +245,7 @@ func (r *Relay) findLanes(ctx context.Context, start func(...int)) {
 const laneInterval = time.Minute
 
 func (r *Relay) lanes(ctx context.Context) ([]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, quickTimeout)
 	defer cancel()
 	conn, err := r.connect(ctx)
 	if err != nil {

@@ -8,14 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
@@ -245,5 +243,65 @@ func sessionsCPU(tb testing.TB, url, application string) (total time.Duration) {
 	return total
 }
 
-var _ = atomic.Int64{}
-var _ *pgxpool.Pool
+// Target 2: an idle relay, from the return of the commit to the consumer, beside publishing directly: with the relay in the
+// same program, and in another one, which is woken by a notification.
+func BenchmarkTarget2Latency(b *testing.B) {
+	const messages = 100
+	url := testenv.Postgres(b)
+	conn, queue := broker(b)
+	pub := publisher(b, conn)
+	here := boxIn(b, newPool(b, url, nil), Config{})
+	there := boxIn(b, newPool(b, url, nil), Config{}) // its relay hears of here's commits by notification only
+	arrived := make(chan string, 10)
+	ch, err := testenv.Shared(b).Dial(b).Channel()
+	require.NoError(b, err)
+	deliveries, err := ch.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(b, err)
+	go func() {
+		for d := range deliveries {
+			arrived <- d.Type
+		}
+	}()
+	took := map[string][]float64{}
+	one := func(way string, n int, send func(kind string)) {
+		kind := fmt.Sprint(way, n)
+		send(kind)
+		start := time.Now() // of the return of the commit; publishing directly has none, and begins before
+		if way == "direct" {
+			start = start.Add(-directTook)
+		}
+		select {
+		case got := <-arrived:
+			require.Equal(b, kind, got)
+		case <-time.After(patience):
+			b.Fatal("it did not come")
+		}
+		took[way] = append(took[way], float64(time.Since(start).Microseconds())/1000)
+		time.Sleep(20 * time.Millisecond) // idle again
+	}
+	for range b.N {
+		for way, box := range map[string]*Outbox{"wake": here, "notify": there} {
+			r := relay(b, box, pub, RelayConfig{})
+			testenv.Eventually(b, patience, func() bool { return leading(r) }, "it leads")
+			for n := range messages {
+				one(way, n, func(kind string) {
+					storeAll(b, here, Message{Key: queue, Publishing: amqp.Publishing{Type: kind}})
+				})
+				one("direct", n, func(kind string) {
+					began := time.Now()
+					require.NoError(b, pub.Publish(context.Background(), "", queue, amqp.Publishing{Type: kind}))
+					directTook = time.Since(began)
+				})
+			}
+			require.NoError(b, r.stop(b))
+		}
+	}
+	for way, ms := range took {
+		slices.Sort(ms)
+		b.ReportMetric(ms[len(ms)/2], way+"_p50_ms")
+		b.ReportMetric(ms[len(ms)*99/100], way+"_p99_ms")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+var directTook time.Duration

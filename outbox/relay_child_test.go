@@ -10,11 +10,14 @@ import (
 	osexec "os/exec"
 	"os/signal"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -129,9 +132,15 @@ type fleet struct {
 func newFleet(t testing.TB, n int, cfg RelayConfig) *fleet {
 	t.Helper()
 	url := testenv.Postgres(t)
+	return newFleetThrough(t, url, url, n, cfg)
+}
+
+// newFleetThrough is newFleet with another way to the database for the relays.
+func newFleetThrough(t testing.TB, url, through string, n int, cfg RelayConfig) *fleet {
+	t.Helper()
 	f := &fleet{t: t, url: url, box: boxIn(t, newPool(t, url, nil), Config{}), inbox: newInbox(t)}
 	for range n {
-		f.all = append(f.all, startChild(t, childConfig{Database: url, Broker: testenv.Shared(t).URL(), Lanes: 1, Relay: cfg}))
+		f.all = append(f.all, startChild(t, childConfig{Database: through, Broker: testenv.Shared(t).URL(), Lanes: 1, Relay: cfg}))
 	}
 	for _, c := range f.all {
 		testenv.Eventually(t, 3*patience, c.runs.Load, "the relay runs")
@@ -244,4 +253,65 @@ func TestStoppedInGoodOrderNothingComesTwice(t *testing.T) {
 	drained(t, f.box)
 	f.inbox.complete(t, rows)
 	require.Zero(t, f.inbox.repeated())
+}
+
+// Behind a pooler that gives each transaction another session there are no session locks: relays elect by a lease. The one
+// that leads is killed, the next one stopped for longer than its lease: each time another one takes over when the lease has
+// ended, nothing is lost, and the one that was stopped no longer leads when it goes on.
+func TestP55LeaseBehindAPooler(t *testing.T) {
+	t.Parallel()
+	const rows, batch, lease = 3000, 200, 1500 * time.Millisecond
+	url := testenv.Postgres(t)
+	f := newFleetThrough(t, url, testenv.Pooler(t, url, 3), 3, RelayConfig{Batch: batch, Lease: lease, PollInterval: 200 * time.Millisecond})
+	wait := f.load(rows, 10)
+	testenv.Eventually(t, 3*patience, func() bool { return f.inbox.count() > 300 }, "rows flow")
+	killed := f.leader()
+	start := time.Now()
+	killed.signal(t, syscall.SIGKILL)
+	rest := f.others(killed)
+	stopped := rest.leader()
+	took := time.Since(start)
+	testenv.Eventually(t, 3*patience, func() bool { return f.inbox.count() > 600 }, "rows flow")
+	stopped.signal(t, syscall.SIGSTOP)
+	rest.others(stopped).leader()
+	stopped.signal(t, syscall.SIGCONT)
+	testenv.Eventually(t, patience, func() bool { return stopped.stops.Load() > 0 }, "the stopped one says that it no longer leads")
+	wait()
+	drained(t, f.box)
+	f.inbox.complete(t, rows)
+	require.LessOrEqual(t, f.inbox.repeated(), 2*batch, "a Batch for each")
+	t.Logf("took over after %v; %d of %d messages came twice", took.Round(time.Millisecond), f.inbox.repeated(), rows)
+	require.Less(t, took, 3*(lease+time.Second))
+}
+
+// Without a Lease a relay behind such a pooler would take a lock that belongs to nobody in particular. It notices.
+func TestPoolerWithoutALease(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	box := boxIn(t, newPool(t, url, nil), Config{})
+	through := newPool(t, testenv.Pooler(t, url, 3), func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec })
+	var log logged
+	pooled, err := New(through, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	relay(t, pooled, new(fake), RelayConfig{})
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(log.String(), "RelayConfig.Lease") }, "it says what to set")
+	require.Zero(t, waiting(t, box))
+}
+
+// logged is a log as text.
+type logged struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -10,8 +10,11 @@ import (
 )
 
 const (
-	// queryTimeout bounds every statement of a relay, and the making of a connection: a database that does not answer is
-	// taken for lost. A fetch by state over millions of dead rows is the slowest.
+	// quickTimeout bounds what should take a few milliseconds, the making of a connection included: a database that does not
+	// answer by then is taken for lost.
+	quickTimeout = 10 * time.Second
+
+	// queryTimeout bounds a fetch by state, which may have to pass millions of dead rows, and the end of many rows.
 	queryTimeout = time.Minute
 
 	// hangUpTimeout bounds the good-bye on a connection.

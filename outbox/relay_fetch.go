@@ -28,6 +28,9 @@ func (t *term) fetchUntil(ctx context.Context) error {
 	}
 	poll, swept := eagerPoll, time.Now()
 	for {
+		if err := t.awaitSender(ctx); err != nil {
+			return err
+		}
 		if err := t.upkeep(); err != nil {
 			return err
 		}
@@ -92,7 +95,11 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	due := t.plan.takeDue(byState)
 	s := sighting{}
 	start := time.Now()
-	err = t.ask(func(ctx context.Context, conn *pgx.Conn) error {
+	within := quickTimeout
+	if byState {
+		within = queryTimeout
+	}
+	err = t.askFor(within, func(ctx context.Context, conn *pgx.Conn) error {
 		var found pgx.Rows
 		if byState {
 			found, err = conn.Query(ctx, t.sql.byState, t.inFlight.all(), limit)

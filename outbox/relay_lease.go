@@ -32,7 +32,7 @@ func (r *leaseRow) ttl() time.Duration { return r.lane.relay.cfg.Lease }
 func (r *leaseRow) margin() time.Duration { return r.ttl() / 5 }
 
 func (r *leaseRow) take(ctx context.Context) (won bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, quickTimeout)
 	defer cancel()
 	if r.renews == nil {
 		if r.renews, err = r.lane.relay.connect(ctx); err != nil {

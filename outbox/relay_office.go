@@ -75,7 +75,7 @@ func (s *sessionLock) conn() *pgx.Conn { return s.session }
 func (s *sessionLock) listens() bool { return true }
 
 func (s *sessionLock) take(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, quickTimeout)
 	defer cancel()
 	if s.session == nil {
 		conn, err := s.lane.relay.connect(ctx)
@@ -83,6 +83,9 @@ func (s *sessionLock) take(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		s.session, s.trust = conn, newTrust()
+		if err := s.ownSession(ctx); err != nil {
+			return false, err
+		}
 		if _, err := conn.Exec(ctx, setSession, sessionSettings()); err != nil {
 			return false, err
 		}
@@ -94,6 +97,28 @@ func (s *sessionLock) take(ctx context.Context) (bool, error) {
 	}
 	s.heard(start)
 	return true, s.listen(ctx)
+}
+
+// ownSession makes sure that the session is this relay's alone. Where a pooler is in between, the server process that
+// answers is not the one of the handshake; then another connection shows whether it gets the same one.
+func (s *sessionLock) ownSession(ctx context.Context) error {
+	backend := func(conn *pgx.Conn) (pid uint32, err error) {
+		err = conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+		return pid, err
+	}
+	mine, err := backend(s.session)
+	if err != nil || mine == s.session.PgConn().PID() {
+		return err
+	}
+	other, err := s.lane.relay.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp(other)
+	if theirs, err := backend(other); err != nil || mine != theirs {
+		return err
+	}
+	return errPooled
 }
 
 // listen makes the session hear of commits.

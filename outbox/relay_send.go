@@ -21,7 +21,10 @@ const (
 // again. When lead ends the publish that is going on is finished, but nothing new is begun.
 func (t *term) send(lead context.Context) error {
 	for chunk := range t.chunks {
-		if err := t.sendChunk(lead, chunk); err != nil {
+		t.sender.begin()
+		err := t.sendChunk(lead, chunk)
+		t.sender.end()
+		if err != nil {
 			return err
 		}
 	}

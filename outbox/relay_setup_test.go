@@ -22,6 +22,7 @@ type fake struct {
 	keys  []string // routing keys of confirmed messages
 	ids   []string // their message ids
 	calls []int    // messages of each call
+	idle  time.Time
 	// respond, when set, says what becomes of a batch.
 	respond func(ctx context.Context, msgs []reconnect.Message) error
 }

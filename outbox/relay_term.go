@@ -22,6 +22,8 @@ type term struct {
 
 	// chunks go from the fetcher to the sender. There is no room in it: the fetcher holds one chunk ready.
 	chunks chan []*outgoing
+	// sender says what the sender is at, for the fetcher.
+	sender senderState
 	// sending ends when the lead is lost, or the grace after Run's end has passed.
 	sending context.Context
 }
@@ -36,7 +38,7 @@ type outgoing struct {
 }
 
 func newTerm(l *lane, o office) *term {
-	return &term{lane: l, office: o, chunks: make(chan []*outgoing)}
+	return &term{lane: l, office: o, chunks: make(chan []*outgoing), sender: senderState{freed: make(chan struct{}, 1)}}
 }
 
 // run leads until the lead is lost, which it returns, or ctx ends.
@@ -53,7 +55,7 @@ func (t *term) run(ctx context.Context) error {
 
 	lead, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	var keeper, sender sync.WaitGroup
+	var keeper, sends sync.WaitGroup
 	keeping, relieve := context.WithCancel(t.sending)
 	keeper.Go(func() {
 		if err := t.office.keep(keeping); err != nil {
@@ -64,7 +66,7 @@ func (t *term) run(ctx context.Context) error {
 	})
 	var closed error
 	settled := make(chan struct{})
-	sender.Go(func() {
+	sends.Go(func() {
 		defer close(settled)
 		if closed = t.send(lead); closed != nil {
 			lose(closed)
@@ -81,7 +83,7 @@ func (t *term) run(ctx context.Context) error {
 		err = t.holdUntil(settled)
 	}
 	lose(err)
-	sender.Wait()
+	sends.Wait()
 	relieve()
 	keeper.Wait()
 	return errors.Join(closed, cmpCause(lead, err))
@@ -115,8 +117,10 @@ func (t *term) holdUntil(settled <-chan struct{}) error {
 
 // ask runs a statement, or several, on the connection that rows are fetched on. It goes on when Run's context ends: to break
 // a statement off closes the connection, and the lead would be lost while rows are still out.
-func (t *term) ask(fn func(ctx context.Context, conn *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(t.sending, queryTimeout)
+func (t *term) ask(fn func(ctx context.Context, conn *pgx.Conn) error) error { return t.askFor(quickTimeout, fn) }
+
+func (t *term) askFor(limit time.Duration, fn func(ctx context.Context, conn *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(t.sending, limit)
 	defer cancel()
 	start := time.Now()
 	if err := fn(ctx, t.office.conn()); err != nil {

@@ -186,3 +186,79 @@ func TestRunBeforeTheTablesAreThere(t *testing.T) {
 	drained(t, box)
 	require.Equal(t, []string{"a"}, pub.sent())
 }
+
+// The rights that the package's documentation names are enough for a relay.
+func TestRightsOfARelay(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	owner := newPool(t, url, nil)
+	box := boxIn(t, owner, Config{})
+	name, pool := role(t, owner)
+	exec(t, owner, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_retry, outbox_parked, outbox_scheduled, outbox_lease, outbox_archive TO %s", name))
+	plain, err := New(pool, Config{})
+	require.NoError(t, err)
+	for _, cfg := range []RelayConfig{{MaxAttempts: 2, BackoffMin: time.Millisecond}, {Lease: time.Second}} {
+		pub := new(fake)
+		pub.set(each(func(m reconnect.Message) error {
+			if m.Key == "bad" && cfg.Lease == 0 {
+				return errors.New("no")
+			}
+			return nil
+		}))
+		r := relay(t, plain, pub, cfg)
+		storeAll(t, box, Message{Key: "a"}, Message{Key: "bad"}, Message{Key: "later", NotBefore: time.Now().Add(time.Second)})
+		testenv.Eventually(t, patience, func() bool { s := stats(t, box); return s.Waiting+s.Scheduled == 0 }, "all are settled")
+		require.Contains(t, pub.sent(), "later")
+		require.NoError(t, r.stop(t))
+	}
+	require.EqualValues(t, 1, stats(t, box).Parked)
+}
+
+// A publisher that is closed cannot send any more: Run ends, and what was not sent stays.
+func TestRunEndsWithItsPublisher(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{Lanes: 2}), new(fake)
+	pub.set(each(func(reconnect.Message) error { return reconnect.ErrClosed }))
+	r := relay(t, box, pub, RelayConfig{})
+	store(t, box, "a")
+	<-r.ended
+	require.ErrorIs(t, r.err, reconnect.ErrClosed)
+	require.EqualValues(t, 1, waiting(t, box))
+}
+
+// When confirmations do not come, Run waits for them no longer than ShutdownTimeout, and says how many are open.
+func TestStopWithoutConfirmations(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	pub.set(func(ctx context.Context, msgs []reconnect.Message) error {
+		<-ctx.Done()
+		errs := make(reconnect.BatchError, len(msgs))
+		for i := range errs {
+			errs[i] = fmt.Errorf("%w: %w", reconnect.ErrUnknown, ctx.Err())
+		}
+		return errs
+	})
+	r := relay(t, box, pub, RelayConfig{ShutdownTimeout: 300 * time.Millisecond})
+	store(t, box, "a", "b")
+	testenv.Eventually(t, patience, func() bool { return len(pub.calledWith()) == 1 }, "it sends")
+	start := time.Now()
+	require.ErrorContains(t, r.stop(t), "2 messages not confirmed")
+	require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+	require.EqualValues(t, 2, waiting(t, box))
+}
+
+// What is being sent when Run's context ends is confirmed and deleted first; what was only fetched stays.
+func TestStopInGoodOrder(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	hold := make(chan struct{})
+	pub.set(func(context.Context, []reconnect.Message) error { <-hold; return nil })
+	r := relay(t, box, pub, RelayConfig{Batch: 2})
+	store(t, box, "a", "b", "c", "d", "e")
+	testenv.Eventually(t, patience, func() bool { return len(pub.calledWith()) == 1 }, "it sends")
+	r.cancel()
+	close(hold)
+	require.NoError(t, r.stop(t))
+	require.Equal(t, []string{"a", "b"}, pub.sent())
+	require.EqualValues(t, 3, waiting(t, box))
+}

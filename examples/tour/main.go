@@ -3,8 +3,8 @@
 //	go run ./examples/tour
 //
 // Every chapter says what will happen, lets it happen on a real broker, and compares the figures with what they must be.
-// The exit status is 0 only if all of them came out right. The broker is the one of AMQP_URL; without that the tour
-// starts one of its own, in a container or from the machine's binaries. It leaves nothing behind on either. What breaks a
+// The exit status is 0 only if all of them came out right. The broker is the one of AMQP_URL and
+// the database of DATABASE_URL; without these the tour starts its own, in a container or from the machine's binaries. It leaves nothing behind on either. What breaks a
 // whole broker is left out where that is not the tour's own.
 package main
 
@@ -30,6 +30,8 @@ var chapters = []chapter{
 	{title: "Partitions: the order of each key, and keys in parallel", tell: partitions},
 	{title: "What fails is tried again, later; what is given up can be looked at, and sent back", tell: retries},
 	{title: "Request and reply: calls with deadlines, and errors that tell", tell: requestReply},
+	{title: "An outbox: what was committed is sent, and nothing else", tell: transactionalOutbox, stores: true},
+	{title: "Orders and payments: each takes effect once, whatever is cut off", tell: payments, stores: true},
 	{title: "The broker freezes, and runs out of memory", tell: outage, breaks: true},
 }
 
@@ -37,6 +39,7 @@ type chapter struct {
 	title  string
 	tell   func(ctx context.Context, t *tour) error
 	breaks bool // it breaks the whole broker
+	stores bool // it needs a database
 }
 
 // limit is how long the chapters may take; they need about twenty seconds.
@@ -51,9 +54,9 @@ func main() {
 	}
 }
 
-// run provides a broker and tells all chapters.
+// run provides a broker and a database, and tells all chapters.
 func run(ctx context.Context, out io.Writer) (err error) {
-	fmt.Fprintln(out, "warren: a tour. Looking for a broker ...")
+	fmt.Fprintln(out, "warren: a tour. Looking for a broker and a database ...")
 	broker, err := provide.StartNode(ctx)
 	if err != nil {
 		return fmt.Errorf("no broker (make setup provides one): %w", err)
@@ -64,7 +67,16 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if broker.Kind != provide.URL {
 		own = broker
 	}
-	return tellAll(ctx, newTour(out, broker.URL, own))
+	t := newTour(out, broker.URL, own)
+	server, database, err := provide.StartDatabase(ctx)
+	if err != nil {
+		fmt.Fprintln(out, "no PostgreSQL (make setup provides one), so what needs it is left out:", err)
+		return tellAll(ctx, t)
+	}
+	defer func() { err = errors.Join(err, server.Remove()) }()
+	fmt.Fprintf(out, "PostgreSQL (%s)\n", server.Kind)
+	t.database = database
+	return tellAll(ctx, t)
 }
 
 // tellAll tells every chapter, and fails when one could not be told to its end or a figure was wrong.
@@ -76,6 +88,10 @@ func tellAll(ctx context.Context, t *tour) error {
 		t.heading("%d. %s", i+1, c.title)
 		if c.breaks && t.node == nil {
 			t.leaveOut()
+			continue
+		}
+		if c.stores && t.database == "" {
+			t.say("LEFT OUT: this chapter needs a PostgreSQL server.")
 			continue
 		}
 		if err := c.tell(ctx, t); err != nil {

@@ -16,6 +16,8 @@ type tour struct {
 	node node   // nil where the broker is somebody else's
 	id   string // of this tour, for names on a broker that others use too
 
+	database string // an empty one of the tour's own; "" where there is none
+
 	mu           sync.Mutex // of all below
 	out          io.Writer
 	right, wrong int

@@ -1,0 +1,64 @@
+package idempotency_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/idempotency"
+	"github.com/warrenmq/warren/internal/testenv"
+)
+
+// Every way of pgx to send a statement, those that poolers ask for among them.
+func TestQueryExecModes(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			cfg, err := pgxpool.ParseConfig(d.url)
+			require.NoError(t, err)
+			cfg.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			require.NoError(t, err)
+			defer pool.Close()
+			for _, uuids := range []bool{false, true} {
+				table := map[bool]string{false: "inbox", true: "ids"}[uuids]
+				inbox, err := idempotency.New(pool, mode.String(), idempotency.Config{
+					Table: table, UUIDKeys: uuids, Logger: quiet, Retention: time.Hour,
+				})
+				require.NoError(t, err)
+				require.NoError(t, inbox.Migrate(t.Context()))
+				one, two := "00000000-0000-7000-8000-00000000000a", "00000000-0000-7000-8000-00000000000b"
+				for _, want := range []bool{true, false} {
+					fresh, err := inbox.Do(t.Context(), one, addA)
+					require.NoError(t, err)
+					require.Equal(t, want, fresh)
+				}
+				require.NoError(t, inbox.DoBatch(t.Context(), []string{two, one}, func(_ context.Context, _ pgx.Tx, fresh []int) error {
+					require.Equal(t, []int{0}, fresh)
+					return nil
+				}))
+				for range 2 {
+					result, err := inbox.DoResult(t.Context(), "00000000-0000-7000-8000-00000000000c", []byte{0, 0xff}, func(context.Context, pgx.Tx) ([]byte, error) {
+						return []byte("\x00\xff'\\"), nil
+					})
+					require.NoError(t, err)
+					require.Equal(t, "\x00\xff'\\", string(result))
+				}
+				d.exec("UPDATE " + table + " SET done_at = now() - interval '2 hours'")
+				stop := runInbox(t, inbox)
+				testenv.Eventually(t, patience, func() bool {
+					return d.number("SELECT count(*) FROM "+table+" WHERE consumer = $1", mode.String()) == 0
+				}, "keys are removed")
+				stop()
+			}
+		})
+	}
+}

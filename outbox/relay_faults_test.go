@@ -1,0 +1,334 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+)
+
+// dialed returns a connection to a broker, and its name.
+func dialed(t testing.TB, b *testenv.Broker) (*reconnect.Conn, string) {
+	t.Helper()
+	name := testenv.Name(t, "relay")
+	conn, err := reconnect.Dial(context.Background(), b.URL(), reconnect.Config{Name: name, BackoffMax: time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
+	return conn, name
+}
+
+// storeNumbered stores messages for queue with the numbers from first on as their types.
+func storeNumbered(t testing.TB, box *Outbox, queue string, first, n int) {
+	t.Helper()
+	msgs := make([]Message, n)
+	for i := range msgs {
+		msgs[i] = Message{Key: queue, Publishing: amqp.Publishing{Type: strconv.Itoa(first + i), Body: []byte("x")}}
+	}
+	storeAll(t, box, msgs...)
+}
+
+// retries returns the failures that are noted.
+func retries(t testing.TB, box *Outbox) (all []string) {
+	t.Helper()
+	all, err := selectAll[string](context.Background(), box.pool, "SELECT attempts || ' ' || last_error FROM outbox_retry ORDER BY id")
+	require.NoError(t, err)
+	return all
+}
+
+// P59: a message that no queue takes, or that a queue refuses, stays, with the reason; it is sent once a queue takes it.
+func TestP59WhatIsNotSafeStays(t *testing.T) {
+	t.Parallel()
+	box := newBox(t, Config{})
+	conn, _ := dialed(t, testenv.Shared(t))
+	ch, err := testenv.Shared(t).Dial(t).Channel()
+	require.NoError(t, err)
+	nobody, full := testenv.Name(t, "nobody"), testenv.Name(t, "full")
+	_, err = ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": int64(0), "x-overflow": "reject-publish"})
+	require.NoError(t, err)
+	t.Cleanup(func() { testenv.Shared(t).DeleteQueue(t, full); testenv.Shared(t).DeleteQueue(t, nobody) })
+
+	relay(t, box, publisher(t, conn), RelayConfig{BackoffMin: 100 * time.Millisecond, BackoffMax: 200 * time.Millisecond, MaxAttempts: -1})
+	storeAll(t, box, Message{Key: nobody}, Message{Key: full})
+	testenv.Eventually(t, patience, func() bool {
+		all := strings.Join(retries(t, box), "\n")
+		return strings.Contains(all, "no queue took it") && strings.Contains(all, "refused by a queue")
+	}, "both failures are noted")
+	require.EqualValues(t, 2, waiting(t, box))
+
+	_, err = ch.QueueDeclare(nobody, true, false, false, false, nil)
+	require.NoError(t, err)
+	testenv.Shared(t).DeleteQueue(t, full)
+	_, err = ch.QueueDeclare(full, true, false, false, false, nil)
+	require.NoError(t, err)
+	drained(t, box)
+	for _, queue := range []string{nobody, full} {
+		require.Equal(t, 1, testenv.Shared(t).Queue(t, queue).Ready, queue)
+	}
+	require.Empty(t, retries(t, box))
+}
+
+// P58, target 8: ten messages that cannot be sent among a thousand that can: one kind closes the channel because its
+// exchange is missing, one because nobody may publish to it, one comes back. The good ones are out at once, and in order.
+func TestP58PoisonAmongGoodOnes(t *testing.T) {
+	t.Parallel()
+	box, in := newBox(t, Config{}), newInbox(t)
+	conn, _ := dialed(t, testenv.Shared(t))
+	internal := testenv.Name(t, "internal")
+	require.NoError(t, conn.Declare(t.Context(), reconnect.Topology{Exchanges: []reconnect.Exchange{{Name: internal, Kind: "fanout", Internal: true}}}))
+	var msgs []Message
+	for i := range 1000 {
+		if i%100 == 50 {
+			poison := Message{Key: in.queue, Publishing: amqp.Publishing{Type: "poison"}}
+			switch i / 100 % 3 {
+			case 0:
+				poison.Exchange = testenv.Name(t, "missing")
+			case 1:
+				poison.Exchange = internal // 403, which closes the channel that all are sent on
+			case 2:
+				poison.Key = testenv.Name(t, "nobody")
+			}
+			msgs = append(msgs, poison)
+		}
+		msgs = append(msgs, Message{Key: in.queue, Publishing: amqp.Publishing{Type: strconv.Itoa(i)}})
+	}
+	storeAll(t, box, msgs...)
+	start := time.Now()
+	relay(t, box, publisher(t, conn), RelayConfig{MaxAttempts: 2, BackoffMin: 200 * time.Millisecond})
+	in.complete(t, 1000)
+	took := time.Since(start)
+	require.Equal(t, numbered("", 1000), in.firsts())
+	testenv.Eventually(t, 3*patience, func() bool { return stats(t, box).Parked == 10 }, "all ten are parked")
+	drained(t, box)
+	reasons := map[string]int{}
+	for p, err := range box.Parked(t.Context()) {
+		require.NoError(t, err)
+		for _, code := range []string{"404", "403", "312"} {
+			if strings.Contains(p.Reason, code) {
+				reasons[code]++
+			}
+		}
+	}
+	require.Equal(t, map[string]int{"404": 4, "403": 3, "312": 3}, reasons)
+	t.Logf("1,000 good ones were there after %v, %d of them more than once", took.Round(time.Millisecond), in.repeated())
+	require.LessOrEqual(t, in.repeated(), 1000*3, "one more for each that closes the channel")
+	require.Less(t, took, 6*time.Second, "target: 2 s after the last poison is found")
+}
+
+// Cuts of the link under load: nothing is lost, and what comes first comes in order.
+func TestCutsOfTheBrokersLink(t *testing.T) {
+	t.Parallel()
+	const rows, cuts = 3000, 3
+	box, in := newBox(t, Config{}), newInbox(t)
+	conn, name := dialed(t, testenv.Shared(t))
+	relay(t, box, publisher(t, conn), RelayConfig{Batch: 200})
+	for i := range cuts {
+		storeNumbered(t, box, in.queue, i*rows/cuts, rows/cuts)
+		testenv.Eventually(t, patience, func() bool { return in.count() > i*rows/cuts }, "rows flow")
+		testenv.Shared(t).CutConnections(t, name)
+	}
+	drained(t, box)
+	in.complete(t, rows)
+	require.Equal(t, numbered("", rows), in.firsts())
+	require.Empty(t, retries(t, box), "an outage costs no attempts")
+	t.Logf("%d came twice", in.repeated())
+}
+
+// A queue that neither confirms nor refuses, as one without its majority: nothing is known of what was sent. It is sent
+// again, one at a time until one is confirmed, and no attempt is charged.
+func TestConfirmationsThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	box, in := newBox(t, Config{}), newInbox(t)
+	conn, _ := dialed(t, testenv.Shared(t))
+	pub, err := conn.NewPublisher(reconnect.PublisherConfig{ConfirmTimeout: 300 * time.Millisecond, Window: 1000})
+	require.NoError(t, err)
+	resume := testenv.Shared(t).StallQueue(t, in.queue)
+	counted := &counting{Publisher: pub}
+	relay(t, box, counted, RelayConfig{})
+	storeNumbered(t, box, in.queue, 0, 500)
+	testenv.Eventually(t, patience, func() bool { return counted.calls.Load() >= 4 }, "it is tried again")
+	resume()
+	drained(t, box)
+	in.complete(t, 500)
+	require.Empty(t, retries(t, box))
+	require.Less(t, in.repeated(), 500+20, "only the first time all of them")
+	t.Logf("%d came twice", in.repeated())
+}
+
+// counting counts calls.
+type counting struct {
+	Publisher
+	calls, messages atomic.Int64
+}
+
+func (c *counting) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
+	c.calls.Add(1)
+	c.messages.Add(int64(len(msgs)))
+	return c.Publisher.PublishBatch(ctx, msgs)
+}
+
+// queries counts statements of connections that are made with its pool's settings.
+type queries struct{ n atomic.Int64 }
+
+func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	q.n.Add(1)
+	return ctx
+}
+func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// P56, target 9: while the broker blocks publishers the relay holds no transaction, no row lock and no snapshot, asks the
+// database next to nothing, and takes nothing from the pool of the application. Afterwards it drains by itself, and no
+// message was charged with an attempt.
+func TestP56Alarm(t *testing.T) {
+	node := testenv.Node(t)
+	url := testenv.Postgres(t)
+	asked := new(queries)
+	pool := newPool(t, url, func(cfg *pgxpool.Config) {
+		cfg.MaxConns = 4
+		cfg.ConnConfig.Tracer = asked
+	})
+	box, in := boxIn(t, pool, Config{}), newInboxAt(t, node.Broker)
+	look := newPool(t, url, nil)
+	conn, _ := dialed(t, node.Broker)
+	relay(t, box, publisher(t, conn), RelayConfig{})
+	storeNumbered(t, box, in.queue, 0, 1)
+	in.complete(t, 1)
+	node.Alarm(true)
+	storeNumbered(t, box, in.queue, 1, 1000)
+	testenv.Eventually(t, patience, func() bool { return conn.Ping(t.Context()) != nil }, "the broker blocks")
+	held := func() int64 {
+		return scan[int64](t, look, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'warren outbox relay'
+			AND datname = current_database() AND (state <> 'idle' OR xact_start IS NOT NULL OR backend_xmin IS NOT NULL)`) +
+			scan[int64](t, look, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+				WHERE a.application_name = 'warren outbox relay' AND a.datname = current_database() AND l.locktype <> 'advisory'`)
+	}
+	testenv.Eventually(t, patience, func() bool { return held() == 0 }, "the relay holds nothing")
+	before, start, busy := asked.n.Load(), time.Now(), int64(0)
+	testenv.Eventually(t, 2*patience, func() bool {
+		busy = max(busy, held()) // a probe may be seen, nothing else
+		return time.Since(start) > 5*time.Second
+	}, "some seconds pass")
+	perSecond := float64(asked.n.Load()-before) / time.Since(start).Seconds()
+	t.Logf("%.2f queries a second from the relay during the alarm", perSecond)
+	require.LessOrEqual(t, perSecond, 1.0)
+	var held4 []*pgxpool.Conn
+	for range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		c, err := pool.Acquire(ctx)
+		cancel()
+		require.NoError(t, err, "the application's pool serves")
+		held4 = append(held4, c)
+	}
+	for _, c := range held4 {
+		c.Release()
+	}
+	require.Zero(t, in.repeated())
+	node.Alarm(false)
+	drained(t, box)
+	in.complete(t, 1001)
+	require.Empty(t, retries(t, box))
+	require.Zero(t, in.repeated(), "nothing had been sent")
+	require.LessOrEqual(t, busy, int64(1))
+}
+
+// The database crashes and comes back under load, again and again: nothing is lost, and what came twice has its old id.
+func TestDatabaseCrashes(t *testing.T) {
+	node := testenv.PostgresNode(t)
+	box, in := boxIn(t, newPool(t, node.URL(), nil), Config{}), newInbox(t)
+	conn, _ := dialed(t, testenv.Shared(t))
+	relay(t, box, publisher(t, conn), RelayConfig{Batch: 200})
+	const rows = 2000
+	for i := range 4 {
+		storeNumbered(t, box, in.queue, i*rows/4, rows/4)
+		testenv.Eventually(t, patience, func() bool { return in.count() > i*rows/4 }, "rows flow")
+		node.Restart()
+		testenv.Eventually(t, patience, func() bool { return box.pool.Ping(t.Context()) == nil }, "the database serves")
+	}
+	drained(t, box)
+	in.complete(t, rows)
+	require.Equal(t, numbered("", rows), in.firsts())
+	t.Logf("%d of %d came twice", in.repeated(), rows)
+}
+
+// P61: the leader's session is ended, so that nobody listens: what is enqueued then is sent within a poll of the relay that
+// leads next. Another time the network to the database freezes, as when the leader's host is gone: the server ends the
+// session by its silence, and a standby takes over.
+func TestP61LostListeners(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	far, near, pub := boxIn(t, newPool(t, proxy.URL(), nil), Config{}), boxIn(t, newPool(t, url, nil), Config{}), new(fake)
+	first := relay(t, far, pub, RelayConfig{})
+	store(t, near, "a")
+	drained(t, near)
+	require.Equal(t, 1, testenv.TerminateSessions(t, url, "warren outbox relay")-1, "its two sessions")
+	start := time.Now()
+	store(t, near, "b")
+	drained(t, near)
+	t.Logf("sent %v after the listener was ended", time.Since(start).Round(time.Millisecond))
+	require.Less(t, time.Since(start), 9*time.Second, "target: 1 s and a little")
+
+	testenv.Eventually(t, patience, func() bool { return leading(first) }, "it leads again")
+	relay(t, near, pub, RelayConfig{})
+	proxy.Freeze()
+	start = time.Now()
+	store(t, near, "c")
+	drained(t, near)
+	took := time.Since(start)
+	t.Logf("sent %v after the leader's host was gone", took.Round(time.Millisecond))
+	require.Less(t, took, 45*time.Second, "target: 15 s")
+	proxy.Heal()
+	testenv.Eventually(t, 2*patience, func() bool { return !leading(first) }, "it no longer leads")
+	require.Equal(t, []string{"a", "b", "c"}, pub.sent())
+}
+
+// leading reports whether r leads any lane.
+func leading(r *running) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.led > 0
+}
+
+// After a failover to a replica that was behind, ids are drawn again. What was confirmed before is not deleted then under
+// an id that belongs to another row now; and a new session starts without a memory of ids.
+func TestIdsAreDrawnAgain(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	box, pub := boxIn(t, newPool(t, url, nil), Config{}), new(fake)
+	var release atomic.Pointer[chan struct{}]
+	hold := make(chan struct{})
+	release.Store(&hold)
+	pub.set(func(_ context.Context, msgs []reconnect.Message) error {
+		if msgs[0].Key == "old.0" {
+			<-*release.Load()
+		}
+		return nil
+	})
+	relay(t, box, pub, RelayConfig{})
+	store(t, box, numbered("old.", 5)...)
+	testenv.Eventually(t, patience, func() bool { return len(pub.calledWith()) == 1 }, "they are being sent")
+	// The failover: the rows are not there, their ids are drawn again, and all sessions are new.
+	exec(t, box.pool, "TRUNCATE outbox RESTART IDENTITY")
+	pub.mu.Lock()
+	pub.respond = func(context.Context, []reconnect.Message) error { return fmt.Errorf("not yet") }
+	pub.mu.Unlock()
+	store(t, box, numbered("new.", 5)...)
+	testenv.TerminateSessions(t, url, "warren outbox relay")
+	close(hold) // only now they are confirmed, and to be deleted
+	testenv.Eventually(t, patience, func() bool { return len(pub.sent()) == 5 }, "the old ones were confirmed")
+	testenv.Eventually(t, patience, func() bool { return len(pub.calledWith()) > 2 }, "the new ones are tried")
+	require.EqualValues(t, 5, waiting(t, box), "and not deleted in place of the old ones")
+	pub.set(nil)
+	drained(t, box)
+	require.Equal(t, append(numbered("old.", 5), numbered("new.", 5)...), pub.sent())
+}
