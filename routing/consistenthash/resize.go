@@ -163,15 +163,22 @@ func (r *resize) position(ctx context.Context) (int64, error) {
 	return 0, r.from.explain(r.conn.Declare(ctx, r.from.guardTopology()))
 }
 
-// begin makes sure that nobody consumes, and locks everybody out.
+// begin makes sure that the partitions are what they are described as, which would otherwise come out half-way, and that nobody
+// consumes, and locks everybody out.
 func (r *resize) begin(ctx context.Context) error {
+	defer r.conn.Forget(r.from.Topology())
+	for _, step := range r.from.steps()[1:] {
+		if err := r.conn.Declare(ctx, step); err != nil {
+			return r.from.explain(err)
+		}
+	}
 	for i := range r.from.Count {
 		queue, err := r.conn.Inspect(ctx, r.from.Queue(i))
-		if err == nil && queue.Consumers > 0 {
-			return fmt.Errorf("queue %q has a consumer: stop all consumers and publishers first", r.from.Queue(i))
-		}
-		if err != nil && !isMissing(err) {
+		if err != nil {
 			return err
+		}
+		if queue.Consumers > 0 {
+			return fmt.Errorf("queue %q has a consumer: stop all consumers and publishers first", r.from.Queue(i))
 		}
 	}
 	return r.setGuard(ctx, r.value(draining))

@@ -84,6 +84,27 @@ func TestResizeInterrupted(t *testing.T) {
 	t.Logf("interrupted %d times, %d messages came twice", interrupted, l.again)
 }
 
+// Who describes the partitions otherwise than they are is told so before anything is touched: they go on as they were.
+func TestResizeOfOtherPartitions(t *testing.T) {
+	t.Parallel()
+	s, l := newSetup(t, consistenthash.Partitions{Count: 2, DeliveryLimit: 7}), newLedger()
+	s.publish(keys(3), 0, 4)
+	conn := s.dial("resize")
+	for argument, p := range map[string]consistenthash.Partitions{
+		"x-delivery-limit": {Name: s.partitions.Name, Count: 2},
+		"type":             {Name: s.partitions.Name, Count: 2, DeliveryLimit: 7, Plugin: true},
+	} {
+		_, err := consistenthash.Resize(t.Context(), conn, p, 3)
+		var fault *reconnect.TopologyError
+		require.ErrorAs(t, err, &fault)
+		require.Equal(t, argument, fault.Argument)
+	}
+	s.start(s.dial("consumer"), func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
+	s.settled()
+	l.inOrder(t, keys(3), 4)
+	require.False(t, s.broker.Queue(t, s.partitions.Name+".resizing").Exists)
+}
+
 // Calls that come while another is under way, from elsewhere or on the same Conn, wait for it, and nothing is moved twice or lost.
 func TestResizeOneAtATime(t *testing.T) {
 	t.Parallel()
