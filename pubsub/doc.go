@@ -63,8 +63,11 @@
 //
 // Publishers wait through reconnects and send again what was not confirmed; subscribers consume again on fresh channels,
 // with the topology declared anew. A live subscription never waits for its old queue, which the broker may hold for a
-// while yet: the new one has another name. An exchange that somebody deletes takes its bindings with it; they are declared
-// again with the next connection.
+// while yet: the new one has another name.
+//
+// An exchange that somebody deletes takes its bindings with it. Exchange and bindings are declared again with the
+// subscriber's next channel or connection; until then publishes fail (*amqp.Error, 404), and where another program has made
+// the exchange anew in between its messages miss the queues, of which no subscription is told.
 //
 // # Errors
 //

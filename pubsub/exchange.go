@@ -16,7 +16,7 @@ type Exchange struct {
 	// event that interests nobody is none that failed.
 	Mandatory bool
 
-	// Declare is the mode for the exchange.
+	// Declare is the mode for the exchange. Of the broker's own, amq.fanout, only Passive and Skip will do.
 	Declare reconnect.Declare
 }
 

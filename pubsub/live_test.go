@@ -153,6 +153,25 @@ func TestLiveQueueDeleted(t *testing.T) {
 	require.Len(t, in.reported(), 1)
 }
 
+// An exchange that somebody deletes takes the bindings with it. With the next channel it is back, and so are those of the
+// group and of the live subscription.
+func TestDeletedExchangeIsBoundAgain(t *testing.T) {
+	s := newSetup(t)
+	p := s.publisher()
+	var durable, live inbox
+	s.subscribe(s.conn, s.group("group"), durable.handle, pubsub.SubscriberConfig{})
+	s.listen(s.conn, s.live(), live.handle, pubsub.SubscriberConfig{})
+	require.Len(t, s.bindings(s.exchange.Name), 2)
+	ch, err := s.broker.Dial(t).Channel()
+	require.NoError(t, err)
+	require.NoError(t, ch.ExchangeDelete(s.exchange.Name, false, false))
+	require.Equal(t, 2, s.broker.CloseChannels(t, s.name+"/consuming"))
+	testenv.Eventually(t, patience, func() bool { return len(s.bindings(s.exchange.Name)) == 2 }, "both bound again")
+	publish(t, p, 0, 1)
+	durable.reaches(t, 1)
+	live.reaches(t, 1)
+}
+
 // A frozen link is noticed within three heartbeats, and then the subscription is back at once: it does not wait for its old
 // name, which the broker goes on to hold.
 func TestLiveFrozenLink(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
@@ -27,13 +28,21 @@ func (e Exchange) Topology() reconnect.Topology {
 // force for the whole Conn.
 func (e Exchange) Validate(at string, common reconnect.Declare) error {
 	faults := []error{
-		existingName(at+"Name", e.Name, max(e.Declare, common)),
+		brokersOwn(at, e.Name, max(e.Declare, common)), existingName(at+"Name", e.Name, max(e.Declare, common)),
 		wire.ShortString(at+"Alternate", e.Alternate), mode(at+"Declare", e.Declare),
 	}
 	if e.Alternate != "" && e.Alternate == e.Name {
 		faults = append(faults, fmt.Errorf("%sAlternate: is the exchange itself", at))
 	}
 	return errors.Join(faults...)
+}
+
+// brokersOwn says how to use an exchange that nobody can declare.
+func brokersOwn(at, name string, declare reconnect.Declare) error {
+	if declare == reconnect.Active && strings.HasPrefix(name, "amq.") {
+		return fmt.Errorf("%sDeclare: must be Passive, or Skip, for %q: the broker's own exchanges cannot be declared", at, name)
+	}
+	return nil
 }
 
 // existingName checks the name of something that is declared in a mode: what exists may have one that cannot be given.

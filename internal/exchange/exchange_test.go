@@ -18,7 +18,8 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 func durable() Subscription {
-	return Subscription{Exchange: Exchange{Kind: "topic", Name: "events"}, Queue: "billing", Keys: []string{"a", "b"}, KeyField: "Keys", Obsolete: []string{"c"}}
+	return Subscription{Exchange: Exchange{Kind: "topic", Name: "events"}, Queue: "billing", Keys: []string{"a", "b"}, KeyField: "Keys", Obsolete: []string{"c"},
+		CheckKey: func(string) error { return nil }}
 }
 
 func TestDurableTopology(t *testing.T) {
@@ -74,11 +75,26 @@ func TestLiveTopology(t *testing.T) {
 func TestExistingExchange(t *testing.T) {
 	e := Exchange{Kind: "topic", Name: "amq.topic"}
 	require.ErrorContains(t, e.Validate("Exchange.", reconnect.Active), "Exchange.Name:")
+	require.ErrorContains(t, e.Validate("Exchange.", reconnect.Active), "Exchange.Declare: must be Passive, or Skip")
 	require.NoError(t, e.Validate("Exchange.", reconnect.Passive))
 	e.Declare = reconnect.Skip
 	require.NoError(t, e.Validate("Exchange.", reconnect.Active))
 	e.Name = ""
 	require.ErrorContains(t, e.Validate("Exchange.", reconnect.Active), "Exchange.Name: empty")
+}
+
+// What cannot be meant is said with the field's name, in a few words, before anything is declared.
+func TestMistakes(t *testing.T) {
+	s := durable()
+	s.DeadLetterExchange = s.Exchange.Name
+	require.EqualError(t, s.validate(false, reconnect.Active), "DeadLetterExchange: is the exchange that is subscribed to")
+	s = durable()
+	s.Keys = append(s.Keys, strings.Repeat("k", 300))
+	s.Obsolete = []string{"a"}
+	err := s.validate(false, reconnect.Active)
+	require.ErrorContains(t, err, "Keys: number 3: 300 bytes, at most 255")
+	require.ErrorContains(t, err, `Obsolete: number 1, "a", is one of Keys, too`)
+	require.Less(t, len(err.Error()), 200)
 }
 
 func TestOnlyForLive(t *testing.T) {
@@ -98,6 +114,7 @@ func TestMerge(t *testing.T) {
 	require.Equal(t, reconnect.BatchError{nil, foreign, nil}, merge(reconnect.BatchError{nil, foreign, nil}, nil))
 	require.Equal(t, reconnect.BatchError{a, foreign, nil, foreign, b},
 		merge(reconnect.BatchError{nil, foreign, nil, foreign, nil}, reconnect.BatchError{a, nil, b}))
+	require.Equal(t, reconnect.BatchError{a, foreign, a}, merge(reconnect.BatchError{nil, foreign, nil}, a), "of all the rest")
 }
 
 func TestSuspicious(t *testing.T) {

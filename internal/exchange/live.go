@@ -131,12 +131,16 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// again makes sure that the queue is still there: only its channel was lost. One that somebody deleted is replaced on
-// the next channel, since this one is closed by the answer.
+// again makes sure that the queue is still there, and bound: only its channel was lost. One that somebody deleted is
+// replaced on the next channel, since this one is closed by the answer. The exchange may have been deleted, too, with the
+// bindings, and has been declared again by now.
 func (l *live) again(ch *amqp.Channel) error {
 	_, err := ch.QueueDeclarePassive(l.queue, false, false, true, false, nil)
 	var refusal *amqp.Error
-	if errors.As(err, &refusal) && refusal.Code == amqp.NotFound {
+	switch {
+	case err == nil:
+		return l.bind(ch)
+	case errors.As(err, &refusal) && refusal.Code == amqp.NotFound:
 		l.queue = ""
 	}
 	return err
@@ -150,9 +154,13 @@ func (l *live) make(ch *amqp.Channel) error {
 	if _, err := ch.QueueDeclare(name, false, false, true, false, q.Arguments); err != nil {
 		return explain(fmt.Sprintf("queue %q", name), err, name)
 	}
-	for _, b := range l.sub.bindings(l.sub.keys(), name) {
-		if err := ch.QueueBind(name, b.Key, b.Exchange, false, nil); err != nil {
-			return explain(fmt.Sprintf("binding %q -> queue %q by %q", b.Exchange, name, b.Key), err, name, b.Exchange)
+	return l.bind(ch)
+}
+
+func (l *live) bind(ch *amqp.Channel) error {
+	for _, b := range l.sub.bindings(l.sub.keys(), l.queue) {
+		if err := ch.QueueBind(b.Queue, b.Key, b.Exchange, false, nil); err != nil {
+			return explain(fmt.Sprintf("binding %q -> queue %q by %q", b.Exchange, b.Queue, b.Key), err, b.Queue, b.Exchange)
 		}
 	}
 	return nil

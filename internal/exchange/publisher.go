@@ -108,13 +108,14 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 // merge fills the outcome of a batch of the remaining messages into all.
 func merge(all reconnect.BatchError, rest error) error {
 	var entries reconnect.BatchError
-	errors.As(rest, &entries)
+	speaksOfEach := errors.As(rest, &entries)
 	next := 0
 	for i := range all {
 		if all[i] != nil {
 			continue
 		}
-		if next < len(entries) {
+		all[i] = rest
+		if speaksOfEach {
 			all[i] = entries[next]
 		}
 		next++

@@ -21,7 +21,7 @@ type Subscription struct {
 	Queue              string
 	Keys, Obsolete     []string
 	KeyField           string                 // what the caller's type calls Keys; "" is a fanout, without keys
-	CheckKey           func(key string) error // of Keys; nil: any
+	CheckKey           func(key string) error // of each of Keys
 	DeliveryLimit      int
 	DeadLetterExchange string
 	TTL                time.Duration
@@ -120,6 +120,9 @@ func (s Subscription) validate(live bool, common reconnect.Declare) error {
 		faults = append(faults, errors.New("Queue: empty; a durable subscription needs the name of its group"))
 		s.Queue = "?"
 	}
+	if s.DeadLetterExchange != "" && s.DeadLetterExchange == s.Exchange.Name {
+		faults = append(faults, errors.New("DeadLetterExchange: is the exchange that is subscribed to"))
+	}
 	return errors.Join(append(faults, s.group().Validate("Queue", common))...)
 }
 
@@ -147,8 +150,11 @@ func (s Subscription) validateKeys() error {
 		faults = append(faults, fmt.Errorf("%s: none; at least one is needed", s.KeyField))
 	}
 	for i, key := range s.Keys {
-		if err := s.checkKey(key); err != nil {
-			faults = append(faults, fmt.Errorf("%s: number %d, %q: %w", s.KeyField, i+1, key, err))
+		at := fmt.Sprintf("%s: number %d", s.KeyField, i+1)
+		if err := wire.ShortString(at, key); err != nil {
+			faults = append(faults, err)
+		} else if err := s.CheckKey(key); err != nil {
+			faults = append(faults, fmt.Errorf("%s, %q: %w", at, key, err))
 		}
 	}
 	for i, key := range s.Obsolete {
@@ -158,11 +164,4 @@ func (s Subscription) validateKeys() error {
 		faults = append(faults, wire.ShortString(fmt.Sprintf("Obsolete: number %d", i+1), key))
 	}
 	return errors.Join(faults...)
-}
-
-func (s Subscription) checkKey(key string) error {
-	if err := wire.ShortString("key", key); err != nil || s.CheckKey == nil {
-		return err
-	}
-	return s.CheckKey(key)
 }

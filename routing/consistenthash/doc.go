@@ -47,7 +47,8 @@
 // # Hash in the publisher, or in the broker
 //
 // By default the publisher hashes: FNV-1a with 64 bits of the key, then a jump consistent hash, and sends to a direct exchange with the
-// name of the partition's queue as routing key. That needs no plugin, and a key stays in its partition until Resize.
+// name of the partition's queue as routing key. That needs no plugin, and a key stays in its partition until Resize. A program that is
+// not in Go may do the same, and puts the key into the header "warren-key": handlers see it as the routing key, and Resize goes by it.
 //
 // With Plugin the broker's x-consistent-hash exchange does it, for publishers that are not in Go and know only a key. Take it only if
 // you need that: the broker builds its hash ring anew when it starts. With these quorum queues, four of them bound in

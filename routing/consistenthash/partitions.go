@@ -40,7 +40,7 @@ type Partitions struct {
 	// amq.default, and so to every queue.
 	DeadLetterExchange string
 
-	// Declare is the mode for everything here.
+	// Declare is the mode for everything here. Passive and Skip compare nothing: then a wrong Count is not noticed.
 	Declare reconnect.Declare
 }
 
@@ -81,7 +81,8 @@ func (p Partitions) guard() string { return p.Name + ".partitions" }
 
 // Topology is everything that the partitions need on the broker: the exchange, the queue that remembers Count, the dead-letter queue,
 // and the partitions' queues, bound in their order. Publishers and consumers declare it, in steps, so that a wrong Count leaves nothing
-// behind; handing it to reconnect.Conn.Declare does so earlier.
+// behind. Handing it to reconnect.Conn.Declare does so earlier, but in one step: a wrong Count is an error there, too, yet further
+// queues are made and bound all the same, and with Plugin get keys that nobody consumes.
 func (p Partitions) Topology() reconnect.Topology {
 	return join(p.steps()...)
 }

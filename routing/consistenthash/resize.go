@@ -12,16 +12,20 @@ import (
 )
 
 // Resize changes the number of p's partitions to count, together with the messages that wait in them: each ends in the partition in which
-// messages of its key will be from now on, those of one key in their order. All publishers and consumers must be stopped; it refuses
-// while it sees a consumer, publishers it cannot see. From its beginning to its end, also if it fails in between, whoever comes with either
-// number gets ErrCountChanged.
+// messages of its key will be from now on, those of one key in their order. All publishers and consumers must be stopped, and their Conns
+// closed: a Conn declares what it knows of again at its next reconnect, the removed partitions included. It refuses while it sees a
+// consumer, publishers it cannot see. From its beginning to its end, also if it fails in between, whoever comes with either number gets
+// ErrCountChanged.
 //
 // It returns how many messages this call has put into the partitions. It blocks until all is done, through reconnects, or until ctx ends.
 // After an error it may, and must, be called again with the same arguments, and goes on where it was; then messages that were on their
-// way may be there twice, never out of order. A call when all is done does nothing. A message's expiration does not survive.
+// way may be there twice, never out of order. A call when all is done does nothing, and calls at the same time wait for each other. A
+// message's expiration does not survive.
 //
-// The messages go through one further queue, "<Name>.resizing", which is gone afterwards. The user needs the rights to configure,
-// write and read all queues of p, and to write to its exchange and to amq.default.
+// The messages go through one further queue, "<Name>.resizing", which is gone afterwards, as is "<Name>.resizing.lock", an exclusive one.
+// The user needs the rights to configure, write and read all queues of p, these two included, and to write to its exchange and to
+// amq.default. A message of another program must have the header "warren-key" (see the package comment): without it the name of its old
+// queue is taken for its key.
 func Resize(ctx context.Context, conn *reconnect.Conn, p Partitions, count int) (moved int, err error) {
 	if conn == nil {
 		return 0, errors.New("consistenthash: resize: conn: nil")
@@ -38,7 +42,11 @@ func Resize(ctx context.Context, conn *reconnect.Conn, p Partitions, count int) 
 	err = errors.Join(faults...)
 	if err == nil {
 		r := &resize{conn: conn, from: p, to: to}
-		moved, err = r.run(ctx)
+		err = r.alone(ctx, func(ctx context.Context) error {
+			n, err := r.run(ctx)
+			moved += n
+			return err
+		})
 	}
 	if err != nil {
 		return moved, fmt.Errorf("consistenthash: resize partitions %q to %d: %w", p.Name, count, err)
@@ -155,15 +163,22 @@ func (r *resize) position(ctx context.Context) (int64, error) {
 	return 0, r.from.explain(r.conn.Declare(ctx, r.from.guardTopology()))
 }
 
-// begin makes sure that nobody consumes, and locks everybody out.
+// begin makes sure that the partitions are what they are described as, which would otherwise come out half-way, and that nobody
+// consumes, and locks everybody out.
 func (r *resize) begin(ctx context.Context) error {
+	defer r.conn.Forget(r.from.Topology())
+	for _, step := range r.from.steps()[1:] {
+		if err := r.conn.Declare(ctx, step); err != nil {
+			return r.from.explain(err)
+		}
+	}
 	for i := range r.from.Count {
 		queue, err := r.conn.Inspect(ctx, r.from.Queue(i))
-		if err == nil && queue.Consumers > 0 {
-			return fmt.Errorf("queue %q has a consumer: stop all consumers and publishers first", r.from.Queue(i))
-		}
-		if err != nil && !isMissing(err) {
+		if err != nil {
 			return err
+		}
+		if queue.Consumers > 0 {
+			return fmt.Errorf("queue %q has a consumer: stop all consumers and publishers first", r.from.Queue(i))
 		}
 	}
 	return r.setGuard(ctx, r.value(draining))

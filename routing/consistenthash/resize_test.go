@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
@@ -79,6 +82,82 @@ func TestResizeInterrupted(t *testing.T) {
 	s.settled()
 	l.inOrder(t, all, 40)
 	t.Logf("interrupted %d times, %d messages came twice", interrupted, l.again)
+}
+
+// Who describes the partitions otherwise than they are is told so before anything is touched: they go on as they were.
+func TestResizeOfOtherPartitions(t *testing.T) {
+	t.Parallel()
+	s, l := newSetup(t, consistenthash.Partitions{Count: 2, DeliveryLimit: 7}), newLedger()
+	s.publish(keys(3), 0, 4)
+	conn := s.dial("resize")
+	for argument, p := range map[string]consistenthash.Partitions{
+		"x-delivery-limit": {Name: s.partitions.Name, Count: 2},
+		"type":             {Name: s.partitions.Name, Count: 2, DeliveryLimit: 7, Plugin: true},
+	} {
+		_, err := consistenthash.Resize(t.Context(), conn, p, 3)
+		var fault *reconnect.TopologyError
+		require.ErrorAs(t, err, &fault)
+		require.Equal(t, argument, fault.Argument)
+	}
+	s.start(s.dial("consumer"), func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
+	s.settled()
+	l.inOrder(t, keys(3), 4)
+	require.False(t, s.broker.Queue(t, s.partitions.Name+".resizing").Exists)
+}
+
+// Calls that come while another is under way, from elsewhere or on the same Conn, wait for it, and nothing is moved twice or lost.
+func TestResizeOneAtATime(t *testing.T) {
+	t.Parallel()
+	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(30)
+	s.publish(all, 0, 40)
+	old, here, there := s.partitions, s.dial("here"), s.dial("there")
+	var total atomic.Int64
+	var calls sync.WaitGroup
+	for _, conn := range []*reconnect.Conn{here, there, here, there} {
+		calls.Go(func() {
+			moved, err := consistenthash.Resize(t.Context(), conn, old, 5)
+			assert.NoError(t, err)
+			total.Add(int64(moved))
+		})
+	}
+	calls.Wait()
+	require.EqualValues(t, 1200, total.Load())
+	require.False(t, s.broker.Queue(t, old.Name+".resizing.lock").Exists)
+	s.partitions.Count, s.conn = 5, s.dial("new")
+	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
+	s.settled()
+	l.inOrder(t, all, 40)
+	require.Zero(t, l.again)
+}
+
+// A Resize whose connection is cut goes on by itself, in order all the same.
+func TestResizeThroughCuts(t *testing.T) {
+	t.Parallel()
+	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(30)
+	s.publish(all, 0, 40)
+	conn, done := s.dial("cut"), make(chan error, 1)
+	go func() {
+		_, err := consistenthash.Resize(t.Context(), conn, s.partitions, 5)
+		done <- err
+	}()
+	var err error
+	cuts := 0
+	for ended := false; !ended; {
+		select {
+		case err = <-done:
+			ended = true
+		case <-time.After(100 * time.Millisecond):
+			if cuts < 8 {
+				cuts += s.broker.CutConnections(t, s.name+"-cut")
+			}
+		}
+	}
+	require.NoError(t, err)
+	s.partitions.Count, s.conn = 5, s.dial("new")
+	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
+	s.settled()
+	l.inOrder(t, all, 40)
+	t.Logf("%d connections cut, %d messages came twice", cuts, l.again)
 }
 
 func TestResizeLocksOthersOut(t *testing.T) {

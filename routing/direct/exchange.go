@@ -17,7 +17,7 @@ type Exchange struct {
 	// ever. A subscription of package pubsub to an exchange of this name collects everything. Default: none.
 	Alternate string
 
-	// Declare is the mode for the exchange.
+	// Declare is the mode for the exchange. Of the broker's own, amq.direct, only Passive and Skip will do.
 	Declare reconnect.Declare
 }
 

@@ -38,8 +38,9 @@
 // # Bindings of earlier versions
 //
 // Declaring only adds: a pattern that a new version no longer lists stays bound, and its messages go on coming, until it
-// is listed in Obsolete. That may be listed for as long as one likes. A message whose key matches nothing in a Mux is
-// dead-lettered, so a forgotten one is seen.
+// is listed in Obsolete. That may be listed for as long as one likes. Instances of the earlier version that still run
+// bind it again whenever they reconnect, so it is gone for good once a new one has started, or reconnected, after the last
+// of them. A message whose key matches nothing in a Mux is dead-lettered, so a forgotten one is seen.
 //
 // # Order
 //
@@ -76,6 +77,10 @@
 // Publishers wait through reconnects and send again what was not confirmed; subscribers consume again on fresh channels,
 // with the topology declared anew, obsolete bindings removed. A live subscription never waits for its old queue: the new
 // one has another name.
+//
+// An exchange that somebody deletes takes its bindings with it. Exchange and bindings are declared again with the
+// subscriber's next channel or connection; until then publishes fail (*amqp.Error, 404), and where another program has made
+// the exchange anew in between its messages miss the queues, of which no subscription is told.
 //
 // # Errors
 //
