@@ -42,7 +42,11 @@ func ready(ctx context.Context, ask func() (int, error)) (n int, err error) {
 	return n, err
 }
 
-// call runs a call of the driver, which knows no context, and leaves it alone when ctx ends: it ends with its channel.
+// answerWithin is how long a call may take after its context has ended. Usually the answer is on its way, and a channel that
+// is closed while one is awaited may take it for that of the close, and wait for ever.
+const answerWithin = time.Second
+
+// call runs a call of the driver, which knows no context, and leaves it alone soon after ctx has ended: it ends with its channel.
 func call(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -50,8 +54,17 @@ func call(ctx context.Context, f func() error) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	late := time.NewTimer(answerWithin)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			return err
+		}
+	case <-late.C:
+	}
+	return context.Cause(ctx)
 }
 
 func closed(c <-chan struct{}) bool {

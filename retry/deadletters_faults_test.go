@@ -37,7 +37,7 @@ func (s *dead) everywhere() map[string]int {
 // sends twice only what was in hand.
 func TestChaosBrokenOffNothingIsLost(t *testing.T) {
 	t.Parallel()
-	rounds := 3 // of five faults each
+	rounds := 2 // of five faults each
 	if os.Getenv("WARREN_CHAOS") != "" {
 		rounds = 100
 	}
@@ -127,9 +127,9 @@ func (s *dead) remaining(t *testing.T) int {
 	return n
 }
 
-// Ten thousand dead letters, thirty megabytes, are looked at and sent back with a few megabytes of memory.
+// Ten thousand dead letters, twenty megabytes, are looked at and sent back with a few megabytes of memory.
 func TestTenThousandInBoundedMemory(t *testing.T) {
-	const n, size, bound = 10_000, 3 << 10, 15 << 20
+	const n, size, bound = 10_000, 2 << 10, 10 << 20
 	s := newDead(t)
 	body := []byte(strings.Repeat("x", size))
 	pub, err := s.conn.NewPublisher(reconnect.PublisherConfig{Shared: true})

@@ -20,7 +20,10 @@ import (
 // In a quorum queue it then stands behind all others that were given back before, and comes again when those have been taken; it
 // is held in front of them.
 
-// probe tries it. Afterwards first is set, unless there was no message.
+// probeFrom is how often the message at the head must have been given back for it to be tried: no policy sets less.
+const probeFrom = 2
+
+// probe tries it. Afterwards first is set, if it was.
 func (r *reader) probe(ctx context.Context) error {
 	if !r.kind.quorum {
 		return nil
@@ -28,6 +31,10 @@ func (r *reader) probe(ctx context.Context) error {
 	got, err := r.next(ctx, 1)
 	if err != nil || len(got) == 0 {
 		return err
+	}
+	if n, _ := integer(got[0].Headers["x-delivery-count"]); n < probeFrom {
+		r.spare = got
+		return nil
 	}
 	r.seen--
 	r.open--

@@ -111,7 +111,10 @@ func (r *run) supervise(ctx context.Context) error {
 				return nil
 			}
 			err, lost := r.once(ctx, life, ch)
-			if lost {
+			switch {
+			case lost && errors.Is(context.Cause(life), reconnect.ErrClosed):
+				return nil
+			case lost:
 				return errLost // not err, which may be permanent
 			}
 			r.over, r.err = true, err

@@ -72,11 +72,11 @@ func TestSkipUnreadable(t *testing.T) {
 			require.NotContains(t, lost, "\x1b")
 			t.Log(lost)
 			s.await(60)
-			require.Equal(t, span(0, 60), s.look(-1))
+			require.ElementsMatch(t, span(0, 60), s.look(-1))
 
 			_, err = s.letters.SkipUnreadable(s.within(patience), dlq)
 			require.ErrorContains(t, err, "every message can be read")
-			require.Equal(t, span(0, 60), idsOf(s.take(dlq)))
+			require.ElementsMatch(t, span(0, 60), idsOf(s.take(dlq)))
 			require.Len(t, s.broker.Connections(t, s.name), link, "nobody else's connection was closed, and none is left over")
 		})
 	}
