@@ -27,29 +27,37 @@ type tlsBroker struct {
 	server    testenv.Issued
 }
 
-// TestTLSBroker is all that is tried on one broker with TLS on. Its parts replace the broker's certificate, so they run one
-// after the other.
+// TestTLSBroker is all that is tried on one broker with TLS on. Some parts replace the broker's certificate and give it back, so
+// they run one after the other, and before those that only wait.
 func TestTLSBroker(t *testing.T) {
 	t.Parallel()
 	authority := testenv.NewAuthority(t)
 	server := authority.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"127.0.0.1", "broker.test"}})
 	b := &tlsBroker{testenv.TLS(t, authority, server), authority, server}
 	for _, part := range []struct {
-		name string
-		test func(*testing.T, *tlsBroker)
+		name  string
+		waits bool
+		test  func(*testing.T, *tlsBroker)
 	}{
-		{"private authority", testTLSPrivateAuthority},
-		{"files of the URL", testTLSFilesOfTheURL},
-		{"client certificate", testTLSClientCertificate},
-		{"EXTERNAL", testTLSExternal},
-		{"refused at once", testTLSRefusedAtOnce},
-		{"renewed between dials", testTLSRenewedBetweenDials},
-		{"client certificate runs out", testTLSClientCertificateRunsOut},
-		{"gathered writes", testTLSGathersWrites},
-		{"frozen", testTLSFrozen},
-		{"tokens", testTokens},
+		{"private authority", false, testTLSPrivateAuthority},
+		{"files of the URL", false, testTLSFilesOfTheURL},
+		{"client certificate", false, testTLSClientCertificate},
+		{"EXTERNAL", true, testTLSExternal},
+		{"refused at once", false, testTLSRefusedAtOnce},
+		{"renewed between dials", false, testTLSRenewedBetweenDials},
+		{"client certificate runs out", false, testTLSClientCertificateRunsOut},
+		{"gathered writes", false, testTLSGathersWrites},
+		{"frozen", true, testTLSFrozen},
+		{"token renewed before it expires", true, testTokenIsRenewed},
+		{"token not renewed", true, testTokenRunsOut},
+		{"token refused while connected", true, testTokenIsRefused},
 	} {
-		t.Run(part.name, func(t *testing.T) { part.test(t, b) })
+		t.Run(part.name, func(t *testing.T) {
+			if part.waits {
+				t.Parallel()
+			}
+			part.test(t, b)
+		})
 	}
 }
 

@@ -12,22 +12,7 @@ import (
 	"github.com/warrenmq/warren/internal/testenv"
 )
 
-// testTokens has the broker enforce what F9 is about, with real OAuth 2 tokens.
-func testTokens(t *testing.T, b *tlsBroker) {
-	for _, part := range []struct {
-		name string
-		test func(*testing.T, *tlsBroker)
-	}{
-		{"renewed before it expires", testTokenIsRenewed},
-		{"not renewed", testTokenRunsOut},
-		{"refused while connected", testTokenIsRefused},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			t.Parallel()
-			part.test(t, b)
-		})
-	}
-}
+// These have the broker enforce what F9 is about, with real OAuth 2 tokens.
 
 // tokens are a provider's; the last of them is given again and again. asked counts.
 func (b *tlsBroker) tokens(asked *atomic.Int32, next func(n int32) (token string, expires time.Time)) func(context.Context) (amqp.Authentication, time.Time, error) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -20,7 +21,13 @@ import (
 // childVariable makes this test binary a program that starts a node of the kind it names and waits to be killed.
 const childVariable = "WARREN_TEST_CHILD"
 
+// tellVariable makes this test binary one that logs a secret, and runs no test.
+const tellVariable = "WARREN_TEST_TELL"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(tellVariable) != "" {
+		testenv.Logger(io.Discard).Info("dialing", "url", "amqp://user:"+testenv.Secret()+"@host/")
+	}
 	if kind := os.Getenv(childVariable); kind != "" {
 		child(provide.Kind(kind))
 	}
@@ -38,6 +45,18 @@ func child(kind provide.Kind) {
 	}
 	fmt.Println("ERROR", err)
 	os.Exit(1)
+}
+
+// A binary of which a log line tells a secret fails, and names the line without it.
+func TestTellingASecretFailsTheBinary(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), tellVariable+"=1")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 1, exit.ExitCode())
+	require.Contains(t, string(out), "a secret in the log: ")
+	require.Contains(t, string(out), "url=amqp://user:[a secret]")
 }
 
 func TestNothingOutlivesAKilledTest(t *testing.T) {

@@ -8,9 +8,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/warrenmq/warren/internal/testenv/secret"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestFind(t *testing.T) {
 	t.Parallel()
