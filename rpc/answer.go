@@ -71,6 +71,9 @@ func (a *answerer) publish(msg amqp.Publishing) {
 	}
 	ctx, cancel := context.WithDeadline(a.ctx, a.deadline)
 	defer cancel()
+	if a.direct {
+		s.young.settle(ctx)
+	}
 	for {
 		err := pub.Publish(ctx, "", a.d.ReplyTo, msg)
 		var returned *reconnect.ReturnedError

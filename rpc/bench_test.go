@@ -38,8 +38,8 @@ func BenchmarkCall(b *testing.B) {
 }
 
 const (
-	benchPairs = 7
-	benchFor   = 500 * time.Millisecond
+	benchPairs = 15
+	benchFor   = 300 * time.Millisecond
 	benchBody  = 256
 )
 

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -57,7 +58,9 @@ func (n *nodes) learn(of class, good bool) {
 }
 
 // has reports whether the broker takes an address. Its error says that this could not be found out.
-func (n *nodes) has(ctx context.Context, to address) (bool, error) {
+//
+// young says that the broker may have only just started; then it may not know its own node yet.
+func (n *nodes) has(ctx context.Context, to address, young func() bool) (bool, error) {
 	if good, known := n.look(to.class); known {
 		return good, nil
 	}
@@ -74,6 +77,9 @@ func (n *nodes) has(ctx context.Context, to address) (bool, error) {
 	var refusal *amqp.Error
 	if err != nil && !(errors.As(err, &refusal) && refusal.Server && refusal.Code == amqp.InternalError) {
 		return false, err
+	}
+	if err != nil && young() {
+		return false, fmt.Errorf("the broker may have only just started: %w", err)
 	}
 	n.learn(to.class, err == nil)
 	return err == nil, nil

@@ -157,7 +157,7 @@ func (s *Server) isTaken(ctx context.Context, to address, deadline time.Time) (b
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	return s.nodes.has(ctx, to)
+	return s.nodes.has(ctx, to, s.young.is)
 }
 
 // mayAnswer reports whether an answer may go to that queue. Whoever sends a request chooses it, so it must not become the

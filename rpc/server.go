@@ -40,6 +40,7 @@ type Server struct {
 	log     *slog.Logger
 	cancels *cancels
 	nodes   *nodes
+	young   young
 
 	direct *reconnect.Publisher // of answers to direct reply-to, which the broker calls unroutable, or not, as it likes
 	queues *reconnect.Publisher // of answers to queues, and of requests that are handed back
@@ -74,7 +75,10 @@ func NewServer(conn *reconnect.Conn, queue string, h Handler, cfg ServerConfig) 
 		HandlerTimeout: cfg.handlerTimeout(common.ConsumerTimeout), ShutdownTimeout: cfg.ShutdownTimeout,
 		AbandonAfter: common.AbandonAfter, ConsumerTimeout: common.ConsumerTimeout,
 		Supervise: func(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {
-			return conn.Supervise(ctx, name, topology, fn)
+			return conn.Supervise(ctx, name, topology, func(ctx context.Context, ch *amqp.Channel) error {
+				defer s.young.join()()
+				return fn(ctx, ch)
+			})
 		},
 		Handler: s.handle, Requeue: s.requeue, Stamp: true,
 		Logger: common.Logger,
