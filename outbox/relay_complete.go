@@ -196,7 +196,7 @@ func (c *completer) tryWrite(ctx context.Context, r *result) error {
 		}
 		c.conn = conn
 		if c.lane.relay.cfg.Lease == 0 {
-			if _, err := conn.Exec(ctx, setSession, `{"plan_cache_mode": "force_custom_plan"}`); err != nil {
+			if _, err := conn.Exec(ctx, setSession, "{"+ownSettings+"}"); err != nil {
 				return err
 			}
 		}

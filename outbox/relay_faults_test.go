@@ -3,8 +3,10 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,12 +104,17 @@ func TestP58PoisonAmongGoodOnes(t *testing.T) {
 		}
 		msgs = append(msgs, Message{Key: in.queue, Publishing: amqp.Publishing{Type: strconv.Itoa(i)}})
 	}
-	storeAll(t, box, msgs...)
+	pub := &finding{Publisher: publisher(t, conn), found: map[string]time.Time{}}
+	relay(t, box, pub, RelayConfig{MaxAttempts: 2, BackoffMin: 200 * time.Millisecond})
 	start := time.Now()
-	relay(t, box, publisher(t, conn), RelayConfig{MaxAttempts: 2, BackoffMin: 200 * time.Millisecond})
-	in.complete(t, 1000)
-	took := time.Since(start)
-	require.Equal(t, numbered("", 1000), in.firsts())
+	storeNumbered(t, box, in.queue, 1000, 1000) // to compare with: no poison among them
+	testenv.Eventually(t, 3*patience, func() bool { return in.count() == 1000 }, "they have come")
+	plain := time.Since(start)
+	start = time.Now()
+	storeAll(t, box, msgs...)
+	in.complete(t, 2000)
+	took, after := time.Since(start), time.Since(pub.last(10))
+	require.Equal(t, numbered("", 1000), in.firsts()[1000:])
 	testenv.Eventually(t, 3*patience, func() bool { return stats(t, box).Parked == 10 }, "all ten are parked")
 	drained(t, box)
 	reasons := map[string]int{}
@@ -120,9 +127,45 @@ func TestP58PoisonAmongGoodOnes(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]int{"404": 4, "403": 3, "312": 3}, reasons)
-	t.Logf("1,000 good ones were there after %v, %d of them more than once", took.Round(time.Millisecond), in.repeated())
+	t.Logf("1,000 good ones were there after %v, which is %v after the last poison was found, %d of them more than once; without poison it took %v",
+		took.Round(time.Millisecond), after.Round(time.Millisecond), in.repeated(), plain.Round(time.Millisecond))
 	require.LessOrEqual(t, in.repeated(), 1000*3, "one more for each that closes the channel")
-	require.Less(t, took, 6*time.Second, "target: 2 s after the last poison is found")
+	require.Less(t, after, 6*time.Second, "target: 2 s after the last poison is found")
+}
+
+// finding notes when it was first known of a message that it cannot be sent.
+type finding struct {
+	Publisher
+	mu    sync.Mutex
+	found map[string]time.Time
+}
+
+func (f *finding) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
+	err := f.Publisher.PublishBatch(ctx, msgs)
+	verdicts, _ := judge(len(msgs), err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, m := range msgs {
+		if _, known := f.found[m.MessageId]; !known && (verdicts[i] == failed || verdicts[i] == hopeless) {
+			f.found[m.MessageId] = time.Now()
+		}
+	}
+	return err
+}
+
+// last returns when the last of n was found; now, when not all are.
+func (f *finding) last(n int) (last time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.found) < n {
+		return time.Now()
+	}
+	for _, at := range f.found {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
 }
 
 // Cuts of the link under load: nothing is lost, and what comes first comes in order.
@@ -156,12 +199,12 @@ func TestConfirmationsThatDoNotCome(t *testing.T) {
 	counted := &counting{Publisher: pub}
 	relay(t, box, counted, RelayConfig{})
 	storeNumbered(t, box, in.queue, 0, 500)
-	testenv.Eventually(t, patience, func() bool { return counted.calls.Load() >= 4 }, "it is tried again")
+	testenv.Eventually(t, 3*patience, func() bool { return counted.calls.Load() >= 4 }, "it is tried again")
+	require.Less(t, counted.messages.Load(), int64(500+10), "only the first time all of them")
 	resume()
 	drained(t, box)
 	in.complete(t, 500)
 	require.Empty(t, retries(t, box))
-	require.Less(t, in.repeated(), 500+20, "only the first time all of them")
 	t.Logf("%d came twice", in.repeated())
 }
 
@@ -204,8 +247,11 @@ func TestP56Alarm(t *testing.T) {
 	storeNumbered(t, box, in.queue, 0, 1)
 	in.complete(t, 1)
 	node.Alarm(true)
-	storeNumbered(t, box, in.queue, 1, 1000)
-	testenv.Eventually(t, patience, func() bool { return conn.Ping(t.Context()) != nil }, "the broker blocks")
+	storeNumbered(t, box, in.queue, 1, 1) // the broker says that it blocks when somebody publishes
+	testenv.Eventually(t, patience, func() bool {
+		return slices.ContainsFunc(conn.State(), func(s reconnect.State) bool { return s.Phase == "blocked" })
+	}, "the broker blocks")
+	storeNumbered(t, box, in.queue, 2, 999)
 	held := func() int64 {
 		return scan[int64](t, look, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'warren outbox relay'
 			AND datname = current_database() AND (state <> 'idle' OR xact_start IS NOT NULL OR backend_xmin IS NOT NULL)`) +
@@ -237,7 +283,7 @@ func TestP56Alarm(t *testing.T) {
 	drained(t, box)
 	in.complete(t, 1001)
 	require.Empty(t, retries(t, box))
-	require.Zero(t, in.repeated(), "nothing had been sent")
+	require.LessOrEqual(t, in.repeated(), 1, "only one had been sent")
 	require.LessOrEqual(t, busy, int64(1))
 }
 

@@ -66,20 +66,21 @@ func (l *lane) run(ctx context.Context) error {
 	defer stopped()
 
 	for lost := 0; ctx.Err() == nil; {
+		start := time.Now()
 		led, err := l.serve(ctx)
+		if time.Since(start) > steady {
+			lost = 0
+		}
 		switch {
 		case errors.Is(err, reconnect.ErrClosed):
 			return err
 		case ctx.Err() != nil:
-		case led: // for a while: the way back is at once
+		case led:
 			l.log.Warn("outbox: no longer leads the lane", "error", err)
-			lost = 0
-		default:
-			if lost == 0 {
-				l.log.Warn("outbox: cannot reach the database", "error", err)
-			}
-			lost++
+		case lost == 0:
+			l.log.Warn("outbox: cannot work with the database", "error", err)
 		}
+		lost++
 		_ = backoff.Sleep(ctx, dbBackoff.Delay(lost))
 	}
 	l.done.wait(grace, 0)
@@ -89,6 +90,9 @@ func (l *lane) run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// steady is after how long the next loss of the database is taken for a new one.
+const steady = 10 * time.Second
 
 // serve stands by until this relay leads the lane, and leads it until the lead is lost or ctx ends. It reports whether it
 // has led, and how that ended.

@@ -134,11 +134,15 @@ func (s *sessionLock) listen(ctx context.Context) error {
 // setSession makes those settings that the server knows, for the session.
 const setSession = `SELECT set_config(name, value, false) FROM json_each_text($1::json) AS wanted (name, value) JOIN pg_settings USING (name)`
 
-// sessionSettings are the session's own. The keepalives are the server's: by them it notices that the host is gone. Plans
-// are made anew each time: one that was made for an empty table is a bad one for a full table.
+// ownSettings are those of each session that is this relay's own. Plans are made anew each time: one that was made for an
+// empty table is a bad one for a full table. Statements are bounded by the relay.
+const ownSettings = `"plan_cache_mode": "force_custom_plan", "statement_timeout": 0, "default_transaction_isolation": "read committed"`
+
+// sessionSettings are those of a session that leads or is to. The keepalives are the server's: by them it notices that the
+// host is gone.
 func sessionSettings() string {
 	return fmt.Sprintf(`{"tcp_keepalives_idle": 5, "tcp_keepalives_interval": 3, "tcp_keepalives_count": 3, "tcp_user_timeout": 15000,
-		"idle_session_timeout": %d, "plan_cache_mode": "force_custom_plan"}`, idleTimeout.Milliseconds())
+		"idle_session_timeout": %d, %s}`, idleTimeout.Milliseconds(), ownSettings)
 }
 
 // errPooled says that the session is none.

@@ -307,4 +307,3 @@ func idleFor(pub *fake, d time.Duration) bool {
 	}
 	return time.Since(pub.idle) > d
 }
-

@@ -21,9 +21,9 @@ const (
 // again. When lead ends the publish that is going on is finished, but nothing new is begun.
 func (t *term) send(lead context.Context) error {
 	for chunk := range t.chunks {
-		t.sender.begin()
+		t.progress.begin()
 		err := t.sendChunk(lead, chunk)
-		t.sender.end()
+		t.progress.end()
 		if err != nil {
 			return err
 		}

@@ -9,15 +9,15 @@ import (
 // stuckAfter is how long the sender may be at the same rows before it is taken for stuck.
 const stuckAfter = time.Second
 
-// senderState tells whether the sender gets on with its rows.
-type senderState struct {
+// progress tells whether the sender gets on with its rows.
+type progress struct {
 	since atomic.Int64  // when it began with the rows that it is at, in ns since 1970; 0 when it is at none
 	freed chan struct{} // has an element when it has ended with some
 }
 
-func (s *senderState) begin() { s.since.Store(time.Now().UnixNano()) }
+func (s *progress) begin() { s.since.Store(time.Now().UnixNano()) }
 
-func (s *senderState) end() {
+func (s *progress) end() {
 	s.since.Store(0)
 	select {
 	case s.freed <- struct{}{}:
@@ -25,7 +25,7 @@ func (s *senderState) end() {
 	}
 }
 
-func (s *senderState) stuck() bool {
+func (s *progress) stuck() bool {
 	since := s.since.Load()
 	return since != 0 && time.Since(time.Unix(0, since)) > stuckAfter
 }
@@ -33,14 +33,14 @@ func (s *senderState) stuck() bool {
 // awaitSender waits as long as the sender is stuck, because the broker is away or blocks: more rows are of no use then. It asks
 // the database nothing but whether this relay still leads.
 func (t *term) awaitSender(ctx context.Context) error {
-	if !t.sender.stuck() {
+	if !t.progress.stuck() {
 		return nil
 	}
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
-	for t.sender.stuck() {
+	for t.progress.stuck() {
 		select {
-		case <-t.sender.freed:
+		case <-t.progress.freed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:

@@ -22,8 +22,8 @@ type term struct {
 
 	// chunks go from the fetcher to the sender. There is no room in it: the fetcher holds one chunk ready.
 	chunks chan []*outgoing
-	// sender says what the sender is at, for the fetcher.
-	sender senderState
+	// progress is the sender's, for the fetcher.
+	progress progress
 	// sending ends when the lead is lost, or the grace after Run's end has passed.
 	sending context.Context
 }
@@ -38,78 +38,80 @@ type outgoing struct {
 }
 
 func newTerm(l *lane, o office) *term {
-	return &term{lane: l, office: o, chunks: make(chan []*outgoing), sender: senderState{freed: make(chan struct{}, 1)}}
+	return &term{lane: l, office: o, chunks: make(chan []*outgoing), progress: progress{freed: make(chan struct{}, 1)}}
 }
 
 // run leads until the lead is lost, which it returns, or ctx ends.
 func (t *term) run(ctx context.Context) error {
 	defer t.office.resign()
+	lead, lose := context.WithCancelCause(ctx) // ends with ctx or with the lead
+	defer lose(nil)
 	var end context.CancelCauseFunc
 	t.sending, end = context.WithCancelCause(t.grace)
 	defer end(nil)
-	// What the last term has left to delete comes first: then the state in the database is all there is.
-	flush, cancel := context.WithTimeout(ctx, probeTimeout)
-	t.done.wait(flush, 0)
-	cancel()
-	t.inFlight.reset(t.done.pending())
+	over := func(err error) {
+		t.lost.Store(true)
+		lose(err)
+		end(err)
+	}
 
-	lead, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
-	var keeper, sends sync.WaitGroup
+	var keeper, sender sync.WaitGroup
 	keeping, relieve := context.WithCancel(t.sending)
+	defer keeper.Wait()
+	defer relieve()
 	keeper.Go(func() {
 		if err := t.office.keep(keeping); err != nil {
-			t.lost.Store(true)
-			lose(err)
-			end(err)
+			over(err)
 		}
 	})
+	t.begin(lead)
 	var closed error
 	settled := make(chan struct{})
-	sends.Go(func() {
+	sender.Go(func() {
 		defer close(settled)
 		if closed = t.send(lead); closed != nil {
-			lose(closed)
+			over(closed)
 		}
 		if ctx.Err() != nil {
 			t.done.wait(t.sending, 0) // nobody else is to fetch what was confirmed
 		}
 	})
 	err := t.fetchUntil(lead)
-	if ctx.Err() == nil || t.lost.Load() {
-		t.lost.Store(true)
-		end(err)
+	if ctx.Err() == nil {
+		over(err)
 	} else {
-		err = t.holdUntil(settled)
+		t.holdUntil(settled)
 	}
-	lose(err)
-	sends.Wait()
-	relieve()
-	keeper.Wait()
-	return errors.Join(closed, cmpCause(lead, err))
+	sender.Wait()
+	if t.lost.Load() {
+		t.figures.unconfirmed.Store(0) // they are somebody else's now
+		return errors.Join(closed, context.Cause(lead))
+	}
+	return nil
 }
 
-// cmpCause returns why ctx ended when that says more than err.
-func cmpCause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-		return cause
-	}
-	return err
+// begin has written what the last term has left to delete, so that the state in the database is all there is. What cannot
+// be written yet stays in flight.
+func (t *term) begin(lead context.Context) {
+	ctx, cancel := context.WithTimeout(lead, probeTimeout)
+	defer cancel()
+	t.done.wait(ctx, 0)
+	t.inFlight.reset(t.done.pending())
 }
 
 // holdUntil keeps the lead until everything that was sent is settled.
-func (t *term) holdUntil(settled <-chan struct{}) error {
+func (t *term) holdUntil(settled <-chan struct{}) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-settled:
-			return nil
+			return
 		case <-t.sending.Done():
-			return nil
+			return
 		case <-tick.C:
-			if err := t.office.probe(t.sending); err != nil {
-				return err
+			if t.office.probe(t.sending) != nil {
+				return // it is lost; what was sent is settled all the same
 			}
 		}
 	}
@@ -117,7 +119,9 @@ func (t *term) holdUntil(settled <-chan struct{}) error {
 
 // ask runs a statement, or several, on the connection that rows are fetched on. It goes on when Run's context ends: to break
 // a statement off closes the connection, and the lead would be lost while rows are still out.
-func (t *term) ask(fn func(ctx context.Context, conn *pgx.Conn) error) error { return t.askFor(quickTimeout, fn) }
+func (t *term) ask(fn func(ctx context.Context, conn *pgx.Conn) error) error {
+	return t.askFor(quickTimeout, fn)
+}
 
 func (t *term) askFor(limit time.Duration, fn func(ctx context.Context, conn *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(t.sending, limit)
