@@ -28,10 +28,10 @@ func TestDocsNameWhatExists(t *testing.T) {
 		content, err := os.ReadFile(page)
 		require.NoError(t, err)
 		for _, name := range testName.FindAllString(string(content), -1) {
-			require.Contains(t, suite, "func "+name+"(", "%s rests on %s", filepath.Base(page), name)
+			require.True(t, strings.Contains(suite, "func "+name+"("), "%s rests on %s, which is no test", filepath.Base(page), name)
 		}
 		for _, fact := range factNumber.FindAllString(string(content), -1) {
-			require.Contains(t, facts, "| "+fact+" |", "%s rests on %s", filepath.Base(page), fact)
+			require.True(t, strings.Contains(facts, "| "+fact+" |"), "%s rests on %s, which is not on the page of facts", filepath.Base(page), fact)
 		}
 		for _, link := range relative.FindAllStringSubmatch(string(content), -1) {
 			require.FileExists(t, filepath.Join(filepath.Dir(page), link[1]))

@@ -1,0 +1,176 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/idempotency"
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/retry"
+	"github.com/warrenmq/warren/rpc"
+	"github.com/warrenmq/warren/workqueue"
+)
+
+// inboxOf returns an inbox, and its database with an empty table of effects.
+func inboxOf(t *testing.T) (*idempotency.Inbox, *pgxpool.Pool) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	inbox, err := idempotency.New(pool, "compose", idempotency.Config{Logger: testenv.Logger(t.Output())})
+	require.NoError(t, err)
+	require.NoError(t, inbox.Migrate(t.Context()))
+	_, err = pool.Exec(t.Context(), `CREATE TABLE effects (id text NOT NULL)`)
+	require.NoError(t, err)
+	return inbox, pool
+}
+
+func effect(ctx context.Context, tx pgx.Tx, id string) error {
+	_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, id)
+	return err
+}
+
+// effects are how often each id took effect.
+func effects(t *testing.T, pool *pgxpool.Pool) map[string]int {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT id FROM effects`)
+	require.NoError(t, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	out := map[string]int{}
+	for _, id := range ids {
+		out[id]++
+	}
+	return out
+}
+
+// A worker, a Retrier and an inbox, one around the other, while the links are cut: every message takes effect once, what
+// fails at first comes again as the same message, and what fails for good is kept.
+func TestRetrierAroundInbox(t *testing.T) {
+	t.Parallel()
+	const messages = 100
+	b := testenv.Shared(t)
+	conn := dialAs(t, b.URL())
+	inbox, pool := inboxOf(t)
+	queue := workqueue.Queue{Name: testenv.Name(t, "q")}
+	policy := retry.Policy{MaxAttempts: 4, InitialDelay: 50 * time.Millisecond, Multiplier: 2}
+	retrier, err := retry.New(t.Context(), conn, queue.Name, policy)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for _, q := range append(policy.Topology(queue.Name).Queues, queue.Topology().Queues...) {
+			b.DeleteQueue(t, q.Name)
+		}
+	})
+	worker, err := workqueue.NewWorker(conn, queue, retrier.Handle(inbox.Handle(func(ctx context.Context, tx pgx.Tx, d amqp.Delivery) error {
+		n, err := strconv.Atoi(d.MessageId)
+		if err != nil {
+			return err
+		}
+		if err := effect(ctx, tx, d.MessageId); err != nil {
+			return err
+		}
+		switch {
+		case n%10 == 3:
+			return retry.Permanent(errors.New("never"))
+		case n%10 == 7 && retry.InfoOf(d).Attempt < 3:
+			return errors.New("not at once")
+		}
+		return nil
+	})), workqueue.WorkerConfig{Concurrency: 4})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- worker.Run(ctx) }()
+	<-worker.Ready()
+	producer, err := workqueue.NewProducer(conn, queue, reconnect.PublisherConfig{})
+	require.NoError(t, err)
+	for i := range messages {
+		msg := amqp.Publishing{MessageId: strconv.Itoa(i)}
+		require.NoError(t, producer.PublishBatch(ctx, []amqp.Publishing{msg, msg}), "each is sent twice")
+		if i%25 == 24 {
+			b.CutConnections(t, conn.Config().Name)
+		}
+	}
+	testenv.Eventually(t, time.Minute, func() bool { return len(effects(t, pool)) == messages*9/10 }, "all that can took effect")
+	letters, err := retry.NewDeadLetters(conn, queue.Name)
+	require.NoError(t, err)
+	testenv.Eventually(t, time.Minute, func() bool {
+		n, err := letters.Count(ctx)
+		require.NoError(t, err)
+		return n >= 2*messages/10 // twice each, and once more where a cut came between copy and acknowledgement
+	}, "what failed for good is kept")
+	for id, times := range effects(t, pool) {
+		require.Equal(t, 1, times, id)
+	}
+	for letter, err := range letters.All(ctx) {
+		require.NoError(t, err)
+		require.Equal(t, "3", letter.MessageId[len(letter.MessageId)-1:])
+		require.Equal(t, "permanent", letter.Reason)
+	}
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// A server that stores its replies with their effect: a call that is sent again after a cut is answered with the first
+// reply, and executed once.
+func TestServerRepliesFromItsInbox(t *testing.T) {
+	t.Parallel()
+	b := testenv.Shared(t)
+	conn := dialAs(t, b.URL())
+	inbox, pool := inboxOf(t)
+	queue := testenv.Name(t, "charge")
+	t.Cleanup(func() { b.DeleteQueue(t, queue) })
+	server, err := rpc.NewServer(conn, queue, inbox.HandleReply(func(ctx context.Context, tx pgx.Tx, d amqp.Delivery) (amqp.Publishing, error) {
+		return amqp.Publishing{Body: append([]byte("done "), d.Body...)}, effect(ctx, tx, string(d.Body))
+	}), rpc.ServerConfig{Concurrency: 4})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	<-server.Ready()
+	caller := dialAs(t, b.URL())
+	client, err := rpc.NewClient(caller, rpc.ClientConfig{})
+	require.NoError(t, err)
+	const callers, calls = 8, 25
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := range calls {
+				body := strconv.Itoa(c) + "/" + strconv.Itoa(i)
+				d, err := client.Idempotent().Call(ctx, queue, amqp.Publishing{Body: []byte(body)})
+				if err != nil || string(d.Body) != "done "+body {
+					t.Errorf("%s: %q, %v", body, d.Body, err)
+				}
+			}
+		})
+	}
+	finished := make(chan struct{})
+	go func() { wg.Wait(); close(finished) }()
+	for cut := true; cut; {
+		b.CutConnections(t, caller.Config().Name)
+		b.CutConnections(t, conn.Config().Name)
+		select {
+		case <-finished:
+			cut = false
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	got := effects(t, pool)
+	require.Len(t, got, callers*calls)
+	for id, times := range got {
+		require.Equal(t, 1, times, id)
+	}
+	require.NoError(t, client.Close(t.Context()))
+	cancel()
+	require.NoError(t, <-done)
+}
