@@ -117,12 +117,16 @@ func (c *Consumer) gather(errs <-chan error, stop func()) error {
 	return errors.Join(all...)
 }
 
-// explain says what err means here, and is nil for nil.
+// explain says what err means here, and where, and is nil for nil.
 func (c *Consumer) explain(err error) error {
-	if explained := c.partitions.explain(err); explained != err {
-		return fmt.Errorf("consistenthash: consume: %w", explained)
+	if err == nil {
+		return nil
 	}
-	return err
+	explained := c.partitions.explain(err)
+	if explained == err {
+		explained = fmt.Errorf("partitions %q: %w", c.partitions.Name, err)
+	}
+	return fmt.Errorf("consistenthash: consume: %w", explained)
 }
 
 // awaitReady closes what Ready returns once all is bound, consumes and is counted.
