@@ -169,7 +169,7 @@ func (c *Consumer) unready() {
 }
 
 // Pause makes the instance take nothing new and leave its partitions to the others, once the messages in hand are done with. It
-// does not wait.
+// does not wait. Before Run it holds from the beginning, and Ready then waits for Resume.
 func (c *Consumer) Pause() { c.setPaused(true) }
 
 // Resume ends a Pause.
