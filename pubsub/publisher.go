@@ -51,8 +51,9 @@ func (p *Publisher) PublishJSON(ctx context.Context, v any) error {
 	return p.inner.PublishJSON(ctx, "", v)
 }
 
-// PublishBatch sends msgs pipelined and in their order, and returns nil when all are confirmed, otherwise a
-// reconnect.BatchError with an entry for each. See reconnect.Publisher.PublishBatch.
+// PublishBatch sends msgs pipelined and in their order, and returns nil when all are confirmed. Otherwise its error wraps
+// a reconnect.BatchError with an entry for each, see reconnect.Publisher.PublishBatch; when the exchange could not be
+// declared it is that of Publish, and nothing was sent.
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []amqp.Publishing) error {
 	batch := make([]reconnect.Message, len(msgs))
 	for i, msg := range msgs {

@@ -36,6 +36,8 @@ func TestExplainReadsTheBrokersWords(t *testing.T) {
 			"x-dead-letter-exchange", "a of type 'b", "but current is", true},
 		"type of an exchange": {exchange, 406, "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'fanout' but current is 'topic'",
 			"type", "fanout", "topic", true},
+		"type of a plugin": {exchange, 406, "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received ''x-consistent-hash'' but current is 'direct'",
+			"type", "x-consistent-hash", "direct", true},
 		"invalid": {queue, 406, "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \"expected integer, got longstr\"", "", "", "", true},
 		"no right": {queue, 403, "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'",
 			"right", "configure on queue 'q'", "none", true},

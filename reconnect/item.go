@@ -107,8 +107,9 @@ func with(t amqp.Table, name string, value any) amqp.Table {
 // inequivalent finds the argument and its two values in the broker's words, which are all it says them in.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
 
-// quoted finds the value in "the value '5' of type 'long'" and in "'true'".
-var quoted = regexp.MustCompile(`^(?:the value )?'(.*?)'(?: of type '.*')?$`)
+// quoted finds the value in "the value '5' of type 'long'" and in "'true'". A name such as x-consistent-hash is in two
+// pairs of quotes: the broker quotes what Erlang has quoted.
+var quoted = regexp.MustCompile(`^(?:the value )?'{1,2}(.*?)'{1,2}(?: of type '.*')?$`)
 
 // explain turns what the broker answered into the error that callers get: a TopologyError for what only a person can
 // mend, otherwise the broker's own error with the entity named.

@@ -71,5 +71,5 @@ func commonMode(conn *reconnect.Conn) reconnect.Declare {
 	return conn.Config().Declare
 }
 
-// Named returns what an error calls the exchange.
-func Named(name string) string { return fmt.Sprintf("exchange %q", cmp.Or(name, "?")) }
+// named returns what an error calls the exchange.
+func named(name string) string { return fmt.Sprintf("exchange %q", cmp.Or(name, "?")) }

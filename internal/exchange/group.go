@@ -14,9 +14,9 @@ import (
 	"github.com/warrenmq/warren/reconnect"
 )
 
-// Group is a durable quorum queue from which nothing gets lost, with its dead-letter queue: what the instances of one
+// group is a durable quorum queue from which nothing gets lost, with its dead-letter queue: what the instances of one
 // group share.
-type Group struct {
+type group struct {
 	Name               string
 	DeliveryLimit      int
 	MaxLength          int64
@@ -50,10 +50,10 @@ const (
 )
 
 // DeadLetterQueue is the name of the queue in which failures end.
-func (g Group) DeadLetterQueue() string { return g.Name + ".dlq" }
+func (g group) DeadLetterQueue() string { return g.Name + ".dlq" }
 
 // Topology is the dead-letter exchange when one is named, the dead-letter queue, then the queue.
-func (g Group) Topology() reconnect.Topology {
+func (g group) Topology() reconnect.Topology {
 	t := reconnect.Topology{Queues: []reconnect.Queue{
 		{Name: g.DeadLetterQueue(), Arguments: amqp.Table{argDeliveryLimit: int64(dlqDeliveryLimit)}, Declare: g.Declare},
 		{Name: g.Name, Type: amqp.QueueTypeQuorum, Arguments: g.arguments(), Declare: g.Declare},
@@ -65,7 +65,7 @@ func (g Group) Topology() reconnect.Topology {
 	return t
 }
 
-func (g Group) arguments() amqp.Table {
+func (g group) arguments() amqp.Table {
 	args := amqp.Table{
 		argOverflow:           amqp.QueueOverflowRejectPublish, // a full queue says so, instead of losing the oldest
 		argDeliveryLimit:      int64(cmp.Or(g.DeliveryLimit, defaultDeliveryLimit)),
@@ -87,7 +87,7 @@ func (g Group) arguments() amqp.Table {
 
 // Validate returns every fault of the description at once. nameField is what the caller's type calls the name, and common
 // the mode in force for the whole Conn.
-func (g Group) Validate(nameField string, common reconnect.Declare) error {
+func (g group) Validate(nameField string, common reconnect.Declare) error {
 	faults := []error{
 		existingName(nameField, g.Name, max(g.Declare, common)), atMost(nameField, g.Name, maxName),
 		limits(g.MaxLength, g.TTL), mode("Declare", g.Declare),

@@ -36,7 +36,7 @@ func NewPublisher(conn *reconnect.Conn, o Outlet, cfg reconnect.PublisherConfig,
 	cfg.Shared = true
 	pub, err := conn.NewPublisher(cfg)
 	if err := errors.Join(faults, err); err != nil {
-		return nil, fmt.Errorf("%s: publisher of %s: %w", o.Package, Named(o.Exchange), err)
+		return nil, fmt.Errorf("%s: publisher of %s: %w", o.Package, named(o.Exchange), err)
 	}
 	declared := once.NewDeclaration(conn, cfg, func(ctx context.Context) error { return conn.Declare(ctx, o.Topology) })
 	return &Publisher{outlet: o, pub: pub, declared: declared}, nil
@@ -57,20 +57,11 @@ func (p *Publisher) Publish(ctx context.Context, key string, msg amqp.Publishing
 // PublishJSON is Publish of v as JSON, with content type application/json. A value that cannot be encoded is a permanent
 // error, and nothing is sent.
 func (p *Publisher) PublishJSON(ctx context.Context, key string, v any) error {
-	msg, err := JSON(v)
-	if err != nil {
-		return fmt.Errorf("%s: publish to %s: %w", p.outlet.Package, Named(p.outlet.Exchange), err)
-	}
-	return p.Publish(ctx, key, msg)
-}
-
-// JSON is a message with v as its body. The error is permanent.
-func JSON(v any) (amqp.Publishing, error) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return amqp.Publishing{}, codec.Permanent(err)
+		return fmt.Errorf("%s: publish to %s: %w", p.outlet.Package, named(p.outlet.Exchange), codec.Permanent(err))
 	}
-	return amqp.Publishing{ContentType: "application/json", Body: body}, nil
+	return p.Publish(ctx, key, amqp.Publishing{ContentType: "application/json", Body: body})
 }
 
 // PublishBatch sends msgs pipelined and in their order; see reconnect.Publisher.PublishBatch. An empty Exchange is filled
@@ -126,7 +117,7 @@ func merge(all reconnect.BatchError, rest error) error {
 // declare puts the topology on the broker before the first message.
 func (p *Publisher) declare(ctx context.Context) error {
 	if err := p.declared.Do(ctx); err != nil {
-		return fmt.Errorf("publish to %s: %w", Named(p.outlet.Exchange), err)
+		return fmt.Errorf("publish to %s: %w", named(p.outlet.Exchange), err)
 	}
 	return nil
 }

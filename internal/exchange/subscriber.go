@@ -55,7 +55,7 @@ func NewSubscriber(conn *reconnect.Conn, pkg string, s Subscription, h Handler, 
 
 // NewLiveSubscriber returns a Subscriber of a live subscription. It does no I/O, and returns every fault at once.
 func NewLiveSubscriber(conn *reconnect.Conn, pkg string, s Subscription, h Handler, cfg SubscriberConfig) (*Subscriber, error) {
-	name, l := fmt.Sprintf("%s: live subscriber of %s", pkg, Named(s.Exchange.Name)), newLive(conn, s, cfg)
+	name, l := fmt.Sprintf("%s: live subscriber of %s", pkg, named(s.Exchange.Name)), newLive(conn, s, cfg)
 	loop, err := newLoop(conn, s, s.livePrefix(), h, cfg, s.validate(true, commonMode(conn)), l)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -33,8 +33,8 @@ type Subscription struct {
 // defaultLive is the length of a live subscription's queue.
 const defaultLive = 10_000
 
-func (s Subscription) group() Group {
-	return Group{Name: s.Queue, DeliveryLimit: s.DeliveryLimit, MaxLength: s.MaxLength, TTL: s.TTL,
+func (s Subscription) group() group {
+	return group{Name: s.Queue, DeliveryLimit: s.DeliveryLimit, MaxLength: s.MaxLength, TTL: s.TTL,
 		DeadLetterExchange: s.DeadLetterExchange, Arguments: s.Arguments, Declare: s.Declare}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/reconnect"
@@ -27,9 +28,9 @@ func TestTimeoutHoldsForEveryOneThatWaits(t *testing.T) {
 		for range 5 {
 			wg.Go(func() {
 				err := d.Do(context.Background())
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.ErrorContains(t, err, "PublisherConfig.Timeout of 1s")
-				require.Equal(t, time.Second, time.Since(began))
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.ErrorContains(t, err, "PublisherConfig.Timeout of 1s")
+				assert.Equal(t, time.Second, time.Since(began))
 			})
 		}
 		wg.Wait()
@@ -65,7 +66,7 @@ func TestDeclarationBoundsWhatWaits(t *testing.T) {
 	inside := make(chan struct{})
 	d := NewDeclaration(nil, reconnect.PublisherConfig{MaxWaiting: 1}, func(context.Context) error { close(inside); <-release; return nil })
 	var wg sync.WaitGroup
-	wg.Go(func() { require.NoError(t, d.Do(context.Background())) })
+	wg.Go(func() { assert.NoError(t, d.Do(context.Background())) })
 	<-inside
 	require.ErrorIs(t, d.Do(t.Context()), reconnect.ErrBusy)
 	close(release)

@@ -117,12 +117,16 @@ func (c *Consumer) gather(errs <-chan error, stop func()) error {
 	return errors.Join(all...)
 }
 
-// explain says what err means here, and is nil for nil.
+// explain says what err means here, and where, and is nil for nil.
 func (c *Consumer) explain(err error) error {
-	if explained := c.partitions.explain(err); explained != err {
-		return fmt.Errorf("consistenthash: consume: %w", explained)
+	if err == nil {
+		return nil
 	}
-	return err
+	explained := c.partitions.explain(err)
+	if explained == err {
+		explained = fmt.Errorf("partitions %q: %w", c.partitions.Name, err)
+	}
+	return fmt.Errorf("consistenthash: consume: %w", explained)
 }
 
 // awaitReady closes what Ready returns once all is bound, consumes and is counted.
@@ -165,7 +169,7 @@ func (c *Consumer) unready() {
 }
 
 // Pause makes the instance take nothing new and leave its partitions to the others, once the messages in hand are done with. It
-// does not wait.
+// does not wait. Before Run it holds from the beginning, and Ready then waits for Resume.
 func (c *Consumer) Pause() { c.setPaused(true) }
 
 // Resume ends a Pause.

@@ -261,5 +261,7 @@ func TestRunEndsWithItsConn(t *testing.T) {
 	go func() { done <- c.Run(context.Background()) }()
 	<-c.Ready()
 	require.NoError(t, conn.Close(context.Background()))
-	require.ErrorIs(t, receive(t, done), reconnect.ErrClosed)
+	err := receive(t, done)
+	require.ErrorIs(t, err, reconnect.ErrClosed)
+	require.EqualError(t, err, fmt.Sprintf("consistenthash: consume: partitions %q: reconnect: closed", s.partitions.Name), "said once, and where")
 }

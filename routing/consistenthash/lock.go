@@ -2,6 +2,7 @@ package consistenthash
 
 import (
 	"context"
+	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -33,7 +34,7 @@ func (r *resize) alone(ctx context.Context, f func(context.Context) error) error
 	case err == nil && last != nil: // ctx has ended
 		return last
 	case err == nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("not begun, for want of a connection or because another call is under way: %w", context.Cause(ctx))
 	}
 	return err
 }

@@ -74,8 +74,9 @@ func (p *Publisher) PublishJSON(ctx context.Context, key string, v any) error {
 }
 
 // PublishBatch sends msgs pipelined and in their order, each to the partition of its Key; an empty Exchange is filled in, and a
-// message for another one fails alone. It returns nil when all are confirmed, otherwise a reconnect.BatchError with an entry
-// for each. See reconnect.Publisher.PublishBatch.
+// message for another one fails alone. It returns nil when all are confirmed. Otherwise its error wraps a reconnect.BatchError with
+// an entry for each, see reconnect.Publisher.PublishBatch; when the partitions could not be declared, or have another Count, it is that
+// of Publish, and nothing was sent.
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
 	if len(msgs) == 0 {
 		return nil

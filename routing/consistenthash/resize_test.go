@@ -108,7 +108,7 @@ func TestResizeOfOtherPartitions(t *testing.T) {
 // Calls that come while another is under way, from elsewhere or on the same Conn, wait for it, and nothing is moved twice or lost.
 func TestResizeOneAtATime(t *testing.T) {
 	t.Parallel()
-	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(30)
+	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(15)
 	s.publish(all, 0, 40)
 	old, here, there := s.partitions, s.dial("here"), s.dial("there")
 	var total atomic.Int64
@@ -121,7 +121,7 @@ func TestResizeOneAtATime(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	require.EqualValues(t, 1200, total.Load())
+	require.EqualValues(t, 600, total.Load())
 	require.False(t, s.broker.Queue(t, old.Name+".resizing.lock").Exists)
 	s.partitions.Count, s.conn = 5, s.dial("new")
 	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error { l.begin(d); return nil }, consistenthash.ConsumerConfig{})
@@ -133,7 +133,7 @@ func TestResizeOneAtATime(t *testing.T) {
 // A Resize whose connection is cut goes on by itself, in order all the same.
 func TestResizeThroughCuts(t *testing.T) {
 	t.Parallel()
-	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(30)
+	s, l, all := newSetup(t, consistenthash.Partitions{Count: 3}), newLedger(), keys(15)
 	s.publish(all, 0, 40)
 	conn, done := s.dial("cut"), make(chan error, 1)
 	go func() {
@@ -158,6 +158,22 @@ func TestResizeThroughCuts(t *testing.T) {
 	s.settled()
 	l.inOrder(t, all, 40)
 	t.Logf("%d connections cut, %d messages came twice", cuts, l.again)
+}
+
+// Whoever has waited in vain for a call that does not end, here one whose process stands still, is told why.
+func TestResizeSaysThatItWaited(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t, consistenthash.Partitions{Count: 1})
+	ch, err := s.broker.Dial(t).Channel()
+	require.NoError(t, err)
+	_, err = ch.QueueDeclare(s.partitions.Name+".resizing.lock", false, false, true, false, amqp.Table{"x-queue-type": "classic"})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err = consistenthash.Resize(ctx, s.conn, s.partitions, 2)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "another call is under way")
+	require.False(t, s.broker.Queue(t, s.partitions.Name+".partitions").Exists, "nothing was begun")
 }
 
 func TestResizeLocksOthersOut(t *testing.T) {

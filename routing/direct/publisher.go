@@ -48,9 +48,10 @@ func (p *Publisher) PublishJSON(ctx context.Context, key string, v any) error {
 	return p.inner.PublishJSON(ctx, key, v)
 }
 
-// PublishBatch sends msgs, each by its Key, pipelined and in their order, and returns nil when all are confirmed,
-// otherwise a reconnect.BatchError with an entry for each. Their Exchange is filled in; a message that names another one
-// fails alone. See reconnect.Publisher.PublishBatch.
+// PublishBatch sends msgs, each by its Key, pipelined and in their order, and returns nil when all are confirmed.
+// Otherwise its error wraps a reconnect.BatchError with an entry for each, see reconnect.Publisher.PublishBatch; when the
+// exchange could not be declared it is that of Publish, and nothing was sent. Their Exchange is filled in; a message that
+// names another one fails alone.
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
 	return p.inner.PublishBatch(ctx, msgs)
 }

@@ -80,7 +80,7 @@ func (s *Subscriber) Run(ctx context.Context) error { return s.inner.Run(ctx) }
 func (s *Subscriber) Ready() <-chan struct{} { return s.inner.Ready() }
 
 // Pause makes the Subscriber take nothing new; what it has not started goes back to the queue, which stays bound and
-// fills. It does not wait.
+// fills. It does not wait. Before Run it holds from the beginning: Ready then waits for Resume, though the queue is bound.
 func (s *Subscriber) Pause() { s.inner.Pause() }
 
 // Resume ends a Pause.
