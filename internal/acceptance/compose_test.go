@@ -54,6 +54,36 @@ func effects(t *testing.T, pool *pgxpool.Pool) map[string]int {
 	return out
 }
 
+// start runs r until the returned function is called.
+func start(t *testing.T, r runner) (stop func(t *testing.T)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	require.True(t, waitFor(r.Ready(), time.Minute), "ready")
+	return func(t *testing.T) {
+		t.Helper()
+		cancel()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			require.Fail(t, "Run does not end")
+		}
+	}
+}
+
+// waitFor reports whether done is closed in time.
+func waitFor(done <-chan struct{}, within time.Duration) bool {
+	select {
+	case <-done:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
 // A worker, a Retrier and an inbox, one around the other, while the links are cut: every message takes effect once, what
 // fails at first comes again as the same message, and what fails for good is kept.
 func TestRetrierAroundInbox(t *testing.T) {
@@ -88,10 +118,8 @@ func TestRetrierAroundInbox(t *testing.T) {
 		return nil
 	})), workqueue.WorkerConfig{Concurrency: 4})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- worker.Run(ctx) }()
-	<-worker.Ready()
+	ctx := t.Context()
+	stop := start(t, worker)
 	producer, err := workqueue.NewProducer(conn, queue, reconnect.PublisherConfig{})
 	require.NoError(t, err)
 	for i := range messages {
@@ -117,8 +145,7 @@ func TestRetrierAroundInbox(t *testing.T) {
 		require.Equal(t, "3", letter.MessageId[len(letter.MessageId)-1:])
 		require.Equal(t, "permanent", letter.Reason)
 	}
-	cancel()
-	require.NoError(t, <-done)
+	stop(t)
 }
 
 // A server that stores its replies with their effect: a call that is sent again after a cut is answered with the first
@@ -134,10 +161,8 @@ func TestServerRepliesFromItsInbox(t *testing.T) {
 		return amqp.Publishing{Body: append([]byte("done "), d.Body...)}, effect(ctx, tx, string(d.Body))
 	}), rpc.ServerConfig{Concurrency: 4})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	<-server.Ready()
+	ctx := t.Context()
+	stop := start(t, server)
 	caller := dialAs(t, b.URL())
 	client, err := rpc.NewClient(caller, rpc.ClientConfig{})
 	require.NoError(t, err)
@@ -156,21 +181,17 @@ func TestServerRepliesFromItsInbox(t *testing.T) {
 	}
 	finished := make(chan struct{})
 	go func() { wg.Wait(); close(finished) }()
-	for cut := true; cut; {
+	for range 6 {
 		b.CutConnections(t, caller.Config().Name)
 		b.CutConnections(t, conn.Config().Name)
-		select {
-		case <-finished:
-			cut = false
-		case <-time.After(300 * time.Millisecond):
-		}
+		waitFor(finished, 300*time.Millisecond)
 	}
+	require.True(t, waitFor(finished, time.Minute), "calls are answered")
 	got := effects(t, pool)
 	require.Len(t, got, callers*calls)
 	for id, times := range got {
 		require.Equal(t, 1, times, id)
 	}
 	require.NoError(t, client.Close(t.Context()))
-	cancel()
-	require.NoError(t, <-done)
+	stop(t)
 }
