@@ -204,5 +204,5 @@ func (s *Server) requeue(ctx context.Context, d amqp.Delivery) error {
 	}
 	msg := wire.Copy(d)
 	msg.DeliveryMode, msg.Expiration = max(amqp.Transient, d.DeliveryMode), expiration(left)
-	return s.queues.Publish(ctx, "", s.queue, msg)
+	return s.copies.Publish(ctx, "", s.queue, msg)
 }

@@ -43,7 +43,9 @@ type Server struct {
 	young   young
 
 	direct *reconnect.Publisher // of answers to direct reply-to, which the broker calls unroutable, or not, as it likes
-	queues *reconnect.Publisher // of answers to queues, and of requests that are handed back
+	queues *reconnect.Publisher // of answers to queues
+	// copies is of requests that are handed back. It sends nothing twice: a second copy might be executed, too.
+	copies *reconnect.Publisher
 
 	expired, unanswered atomic.Int64
 }
@@ -66,6 +68,9 @@ func NewServer(conn *reconnect.Conn, queue string, h Handler, cfg ServerConfig) 
 		return nil, err
 	}
 	if s.queues, err = conn.NewPublisher(reconnect.PublisherConfig{Transient: true, Shared: true}); err != nil {
+		return nil, err
+	}
+	if s.copies, err = conn.NewPublisher(reconnect.PublisherConfig{Transient: true, FailFast: true, Shared: true}); err != nil {
 		return nil, err
 	}
 	topology := cfg.Topology(queue)
