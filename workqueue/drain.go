@@ -62,11 +62,9 @@ func (m *mover) pump(ctx context.Context, ch *amqp.Channel, from, to string, mov
 			}
 			continue
 		}
-		if err := m.forward(ctx, batch, to); err != nil {
-			return err
-		}
-		*moved += len(batch)
-		if err := ch.Ack(batch[len(batch)-1].DeliveryTag, true); err != nil {
+		n, err := m.forward(ctx, ch, batch, to)
+		*moved += n
+		if err != nil {
 			return err
 		}
 	}
@@ -93,31 +91,45 @@ func gather(ctx context.Context, deliveries <-chan amqp.Delivery) (batch []amqp.
 	return batch, nil
 }
 
-// forward publishes a batch, and again what a full queue refused. It names the first message that could not be published for
-// another reason.
-func (m *mover) forward(ctx context.Context, batch []amqp.Delivery, to string) error {
-	msgs := make([]reconnect.Message, len(batch))
-	for i, d := range batch {
-		msgs[i] = reconnect.Message{Key: to, Publishing: wire.Copy(d)}
-	}
-	for {
+// forward publishes a batch, and again what a full queue refused, acknowledges what is confirmed and returns how much that is.
+// It names the first message that could not be published for another reason; only those that could not stay.
+func (m *mover) forward(ctx context.Context, ch *amqp.Channel, batch []amqp.Delivery, to string) (moved int, err error) {
+	for all := true; ; all = false {
+		msgs := make([]reconnect.Message, len(batch))
+		for i, d := range batch {
+			msgs[i] = reconnect.Message{Key: to, Publishing: wire.Copy(d)}
+		}
 		err := m.pub.PublishBatch(ctx, msgs)
 		var each reconnect.BatchError
-		if !errors.As(err, &each) {
-			return err
+		switch {
+		case err == nil && all: // in one go: a quorum queue that is sent hundreds of single ones forgets some when the channel is closed
+			return len(batch), ch.Ack(batch[len(batch)-1].DeliveryTag, true)
+		case err == nil:
+			each = make(reconnect.BatchError, len(batch))
+		case !errors.As(err, &each):
+			return moved, err
 		}
-		var refused []reconnect.Message
+		var refused []amqp.Delivery
+		var fault error
 		for i, err := range each {
 			switch {
+			case err == nil:
+				moved++
+				if err := ch.Ack(batch[i].DeliveryTag, false); err != nil {
+					return moved, err
+				}
 			case errors.Is(err, reconnect.ErrRefused):
-				refused = append(refused, msgs[i])
-			case err != nil:
-				return fmt.Errorf("message %q: %w", msgs[i].MessageId, err)
+				refused = append(refused, batch[i])
+			case fault == nil:
+				fault = fmt.Errorf("message %q: %w", batch[i].MessageId, err)
 			}
 		}
-		msgs = refused
+		if fault != nil || len(refused) == 0 {
+			return moved, fault
+		}
+		batch = refused
 		if err := backoff.Sleep(ctx, drainAgain); err != nil {
-			return err
+			return moved, err
 		}
 	}
 }

@@ -32,7 +32,9 @@ import (
 // or the end of ctx it may, and under the same name must, be called again with the same arguments, and goes on where it was;
 // messages that were on their way may then be there twice. A call when all is done does nothing. Not two at once. Messages
 // keep their order if nobody else publishes or consumes meanwhile. Their expiration and user id do not survive, and up to
-// RabbitMQ 4.2 each loss of the connection counts as a return, to from's DeliveryLimit, of the 200 messages in hand.
+// RabbitMQ 4.2 each loss of the connection counts as a return, to from's DeliveryLimit, of the 200 messages in hand. A message that
+// may not be sent (a body above MaxBody, headers that are too large or too deep) is an error that names it; it stays where it is,
+// and has to be taken out.
 //
 // The user needs the rights to declare to, to configure and read from and "<name>.moving", and to write to amq.default.
 func Move(ctx context.Context, conn *reconnect.Conn, from, to Queue) (moved int, err error) {

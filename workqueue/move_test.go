@@ -319,6 +319,20 @@ func TestMoveFaults(t *testing.T) {
 	require.Equal(t, 3, s.broker.Queue(t, s.queue.Name).Ready)
 }
 
+// What came from others and is more than we send stays where it is, and is named.
+func TestHostileMessageInAMove(t *testing.T) {
+	t.Parallel()
+	s := newMove(t, workqueue.Queue{Classic: true})
+	s.publish(2)
+	s.raw(amqp.Publishing{MessageId: "deep", Headers: nested(20)})
+	_, err := s.move(s.queue, workqueue.Queue{Name: s.queue.Name})
+	require.ErrorContains(t, err, `message "deep"`)
+	require.ErrorContains(t, err, "nested deeper")
+	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue.Name).Ready == 1 }, "it alone has stayed")
+	require.Equal(t, 2, s.broker.Queue(t, s.queue.Name+".moving").Ready, "the others are there once")
+	require.Equal(t, "classic", s.broker.Queue(t, s.queue.Name).Type)
+}
+
 // Without the right to read the queue it ends, and says so.
 func TestMoveWithoutTheRight(t *testing.T) {
 	t.Parallel()
