@@ -100,14 +100,15 @@ func (s *sessionLock) take(ctx context.Context) (bool, error) {
 }
 
 // ownSession makes sure that the session is this relay's alone. Where a pooler is in between, the server process that
-// answers is not the one of the handshake; then another connection shows whether it gets the same one.
+// answers is not the one of the handshake. If it is one of transactions, another connection gets the same one, as a rule
+// the one that was used last.
 func (s *sessionLock) ownSession(ctx context.Context) error {
 	backend := func(conn *pgx.Conn) (pid uint32, err error) {
 		err = conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
 		return pid, err
 	}
-	mine, err := backend(s.session)
-	if err != nil || mine == s.session.PgConn().PID() {
+	first, err := backend(s.session)
+	if err != nil || first == s.session.PgConn().PID() {
 		return err
 	}
 	other, err := s.lane.relay.connect(ctx)
@@ -115,10 +116,20 @@ func (s *sessionLock) ownSession(ctx context.Context) error {
 		return err
 	}
 	defer hangUp(other)
-	if theirs, err := backend(other); err != nil || mine != theirs {
-		return err
+	for range 5 {
+		mine, err := backend(s.session)
+		if err != nil {
+			return err
+		}
+		theirs, err := backend(other)
+		if err != nil {
+			return err
+		}
+		if mine != first || mine == theirs {
+			return errPooled
+		}
 	}
-	return errPooled
+	return nil
 }
 
 // listen makes the session hear of commits.
