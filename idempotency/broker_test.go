@@ -48,7 +48,7 @@ func TestP62SixteenCopiesOverTheBroker(t *testing.T) {
 func TestP65BadIDsAreDeadLettered(t *testing.T) {
 	t.Parallel()
 	log := newLog()
-	d, q := newDB(t), newQueueLogged(t, testenv.Shared(t), slog.New(log))
+	d, q := newDB(t), newQueueLogged(t, testenv.Shared(t), testenv.LoggerTo(log))
 	byHeader := idempotency.Config{Key: func(d amqp.Delivery) string {
 		key, _ := d.Headers["order"].(string)
 		return key

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience is how long a test waits for what must happen; far above what it takes.
 const patience = 30 * time.Second
 
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // db is a database of a test's own, with accounts that handlers book on.
 type db struct {

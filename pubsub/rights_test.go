@@ -22,7 +22,7 @@ func TestRights(t *testing.T) {
 	as := func(configure, write, read string) *reconnect.Conn {
 		t.Helper()
 		user, on := testenv.Name(t, "user"), *s
-		on.url = s.broker.AddUser(t, user, "secret")
+		on.url = s.broker.AddUser(t, user, testenv.Secret())
 		s.broker.SetPermissions(t, user, configure, write, read)
 		return on.dial(reconnect.Config{Name: testenv.Name(t, "limited")})
 	}

@@ -121,7 +121,7 @@ func TestDeclareWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	b := testenv.Shared(t)
 	user := testenv.Name(t, "user")
-	url := b.AddUser(t, user, "pass")
+	url := b.AddUser(t, user, testenv.Secret())
 	b.SetPermissions(t, user, "^mine", ".*", ".*")
 	c, _ := dialed(t, url, Config{})
 	name := testenv.Name(t, "theirs")

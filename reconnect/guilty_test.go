@@ -53,7 +53,7 @@ func guilts() []guilt {
 func restrictedUser(t *testing.T) (*testenv.Broker, string) {
 	broker := testenv.Shared(t)
 	user := testenv.Name(t, "user")
-	url := broker.AddUser(t, user, "secret")
+	url := broker.AddUser(t, user, testenv.Secret())
 	broker.SetPermissions(t, user, "^$", "^amq\\.default$", "^$")
 	return broker, url
 }

@@ -155,7 +155,7 @@ func TestVerifyWithoutRights(t *testing.T) {
 	top := Topology{Queues: []Queue{{Name: name, Arguments: amqp.Table{"x-delivery-limit": 5}}}}
 	require.NoError(t, owner.Declare(within(t, 10*time.Second), top))
 	user := testenv.Name(t, "user")
-	url := b.AddUser(t, user, "secret")
+	url := b.AddUser(t, user, testenv.Secret())
 	b.SetPermissions(t, user, "^$", ".*", ".*")
 	c, _ := dialed(t, url, Config{})
 	require.Equal(t, []string{fmt.Sprintf("right: configure on queue '%s', none", name)}, findings(t, c.Verify(within(t, 10*time.Second), top)))

@@ -97,7 +97,7 @@ func TestRights(t *testing.T) {
 	user := testenv.Name(t, "user")
 	own := "^" + strings.ReplaceAll(admin.queue.Name, ".", `\.`) + `(\.dlq|\.retry\..*)?$`
 	s := *admin
-	s.url = s.broker.AddUser(t, user, "secret")
+	s.url = s.broker.AddUser(t, user, testenv.Secret())
 	s.broker.SetPermissions(t, user, own, strings.TrimSuffix(own, "$")+"$|^amq\\.default$", own)
 	s.conn = s.dial(testenv.Name(t, "limited"))
 	v := newVisits()

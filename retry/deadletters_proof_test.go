@@ -89,7 +89,7 @@ func TestRightsOfTheTool(t *testing.T) {
 	s := newDead(t)
 	s.bury(0, 3)
 	name, dlq := testenv.Name(t, "user"), s.queue.DeadLetterQueue()
-	url := s.broker.AddUser(t, name, "secret")
+	url := s.broker.AddUser(t, name, testenv.Secret())
 	as := func(configure, write, read string) *retry.DeadLetters {
 		s.broker.SetPermissions(t, name, configure, write, read)
 		other := *s.setup

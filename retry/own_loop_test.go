@@ -220,7 +220,7 @@ func TestDeadLetterExchange(t *testing.T) {
 	user := testenv.Name(t, "user")
 	own := "^(" + strings.ReplaceAll(admin.queue.Name, ".", `\.`) + `(\..*)?|` + strings.ReplaceAll(dlx, ".", `\.`) + ")$"
 	s := *admin
-	s.url = broker.AddUser(t, user, "secret")
+	s.url = broker.AddUser(t, user, testenv.Secret())
 	broker.SetPermissions(t, user, own, own, own)
 	s.conn = s.dial(testenv.Name(t, "limited"))
 	policy := quick

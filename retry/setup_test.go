@@ -5,7 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log/slog"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // patience is how long a test waits for what must happen; far above what it takes.
 const patience = 30 * time.Second
 
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // quick is a policy with short delays: 50, 100 and 200 ms.
 var quick = retry.Policy{MaxAttempts: 4, InitialDelay: 50 * time.Millisecond, Multiplier: 2}

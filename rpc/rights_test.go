@@ -15,7 +15,7 @@ import (
 func (s *setup) as(configure, write, read string) *reconnect.Conn {
 	s.t.Helper()
 	user := testenv.Name(s.t, "user")
-	url := s.broker.AddUser(s.t, user, "secret")
+	url := s.broker.AddUser(s.t, user, testenv.Secret())
 	s.broker.SetPermissions(s.t, user, configure, write, read)
 	return s.dial(url, reconnect.Config{Name: s.name + "-limited"})
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
+	"io"
 	"os"
 	"sync"
 	"testing"
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // patience is how long a test waits for what must happen; far above what it takes.
 const patience = 30 * time.Second
 
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = testenv.Logger(io.Discard)
 
 // setup is a request queue of its own, a Conn of its own for clients and one for servers.
 type setup struct {

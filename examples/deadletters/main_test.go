@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -37,7 +37,7 @@ const patience = 30 * time.Second
 func dial(t *testing.T) *reconnect.Conn {
 	t.Helper()
 	conn, err := reconnect.Dial(t.Context(), testenv.Shared(t).URL(),
-		reconnect.Config{Name: testenv.Name(t, "example"), Logger: slog.New(slog.DiscardHandler)})
+		reconnect.Config{Name: testenv.Name(t, "example"), Logger: testenv.Logger(io.Discard)})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn

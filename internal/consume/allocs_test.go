@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+	"github.com/warrenmq/warren/internal/testenv"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -65,7 +65,7 @@ func deliverLoop(t *testing.T, headers amqp.Table, cfg Config) float64 {
 	var n int
 	warm, goOn, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	cfg.Name, cfg.Queue, cfg.Prefetch = "worker", "q", 100
-	cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg.Logger = testenv.Logger(io.Discard)
 	cfg.Handler = func(ctx context.Context, d amqp.Delivery) error {
 		if traced := trace.SpanContextFromContext(ctx).IsValid(); traced != (cfg.Propagator != nil) {
 			t.Error("in a trace:", traced)

@@ -2,7 +2,7 @@ package exchange_test
 
 import (
 	"context"
-	"log/slog"
+	"io"
 	"testing"
 	"time"
 
@@ -37,7 +37,7 @@ func TestTopologiesVerify(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			conn, err := reconnect.Dial(ctx, b.URL(), reconnect.Config{Logger: slog.New(slog.DiscardHandler)})
+			conn, err := reconnect.Dial(ctx, b.URL(), reconnect.Config{Logger: testenv.Logger(io.Discard)})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, conn.Close(context.Background())) }()
 			missing, ok := conn.Verify(ctx, top).(interface{ Unwrap() []error })

@@ -111,7 +111,7 @@ func TestRights(t *testing.T) {
 	own := "^" + s.partitions.Name
 	user := func(name, configure, write, read string) *reconnect.Conn {
 		name = testenv.Name(t, name)
-		url := s.broker.AddUser(t, name, "secret")
+		url := s.broker.AddUser(t, name, testenv.Secret())
 		s.broker.SetPermissions(t, name, configure, write, read)
 		t.Cleanup(func() { s.broker.DeleteUser(t, name) })
 		return s.dialTo(url, name, reconnect.Config{})
