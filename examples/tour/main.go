@@ -43,7 +43,7 @@ type chapter struct {
 }
 
 // limit is how long the chapters may take; they need about twenty seconds.
-const limit = time.Minute
+const limit = 3 * time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -32,7 +32,7 @@ func TestConsumeAllocations(t *testing.T) {
 	t.Logf("raw %.2f, ours %.2f; with a trace context raw %.2f, ours %.2f, read by a propagator %.2f", raw, ours, rawTraced, unread, read)
 	require.LessOrEqual(t, ours, raw+2)
 	require.LessOrEqual(t, unread, rawTraced+2)
-	require.InDelta(t, ours-raw, unread-rawTraced, 0.2)
+	require.InDelta(t, ours-raw, unread-rawTraced, 0.6) // less than one, with what a busy machine costs in acknowledgements
 	require.LessOrEqual(t, read, rawTraced+12)
 }
 
