@@ -167,8 +167,6 @@ func (r *Relay) Run(ctx context.Context) error {
 		return errors.New("outbox: the relay is running already")
 	}
 	defer r.running.Store(false)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	unobserve, err := r.metrics.observe()
 	if err != nil {
 		return fmt.Errorf("outbox: relay: %w", err)
@@ -176,36 +174,40 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer unobserve()
 	r.presence = r.outbox.wake.subscribe()
 	defer r.presence.close()
+	if err := r.runLanes(ctx); err != nil {
+		return fmt.Errorf("outbox: relay: %w", err)
+	}
+	return nil
+}
 
+// runLanes runs all lanes until ctx ends, or until one of them cannot go on.
+func (r *Relay) runLanes(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var faults []error
 	started := map[int]bool{}
-	start := func(lanes ...int) {
-		for _, n := range lanes {
-			if started[n] {
-				continue
-			}
-			started[n] = true
-			all.Go(func() {
-				if err := newLane(r, n).run(ctx); err != nil {
-					mu.Lock()
-					faults = append(faults, err)
-					mu.Unlock()
-					cancel(err)
-				}
-			})
+	start := func(n int) {
+		if started[n] {
+			return
 		}
+		started[n] = true
+		all.Go(func() {
+			if err := newLane(r, n).run(ctx); err != nil {
+				mu.Lock()
+				faults = append(faults, err)
+				mu.Unlock()
+				cancel()
+			}
+		})
 	}
 	for n := range r.outbox.cfg.Lanes {
 		start(n)
 	}
 	r.findLanes(ctx, start)
 	all.Wait()
-	if err := errors.Join(faults...); err != nil {
-		return fmt.Errorf("outbox: relay: %w", err)
-	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // leads notes that this relay leads a lane, or no longer does. When it leads all, nobody else has to be woken.
@@ -226,13 +228,15 @@ func (r *Relay) leads(l *lane, now bool) {
 
 // findLanes starts the lanes that there are tables of beyond those of the configuration: what programs with more lanes
 // have enqueued has to leave as well. It returns when ctx ends.
-func (r *Relay) findLanes(ctx context.Context, start func(...int)) {
+func (r *Relay) findLanes(ctx context.Context, start func(lane int)) {
 	for {
 		wait := laneInterval
-		if lanes, err := r.lanes(ctx); err == nil {
-			start(lanes...)
-		} else {
+		lanes, err := r.lanes(ctx)
+		if err != nil {
 			wait = r.cfg.PollInterval // the lanes themselves say what is wrong
+		}
+		for _, n := range lanes {
+			start(n)
 		}
 		select {
 		case <-ctx.Done():

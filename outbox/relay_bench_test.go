@@ -72,12 +72,17 @@ func fill(tb testing.TB, box *Outbox, queue string, n int) {
 	}
 }
 
-const drainRows = 20_000
+const drainRows = 50_000
 
-// Target 1: draining a backlog, beside what others do, in interleaved rounds. Rows a second and ratios are of medians.
+// Target 1: draining a backlog, beside what others do, in interleaved rounds. Rows a second and ratios are of medians. The
+// database syncs its commits to the disk.
 func BenchmarkTarget1Drain(b *testing.B) {
-	url := testenv.Postgres(b)
+	node := testenv.PostgresNode(b)
+	url := node.URL()
 	box := boxIn(b, newPool(b, url, nil), Config{})
+	exec(b, box.pool, "ALTER SYSTEM SET fsync = on")
+	exec(b, box.pool, "SELECT pg_reload_conf()")
+	b.Cleanup(func() { exec(b, box.pool, "ALTER SYSTEM RESET fsync"); exec(b, box.pool, "SELECT pg_reload_conf()") })
 	conn, queue := broker(b)
 	purge := func() {
 		ch, err := conn.Channel(context.Background())
@@ -109,8 +114,8 @@ func BenchmarkTarget1Drain(b *testing.B) {
 			require.NoError(b, r.stop(b))
 		})
 		run("raw", drainRows, func(rows int) { drainRaw(b, publisher(b, conn), queue, rows) })
-		run("lease", drainRows/5, func(int) { drainByLease(b, box, conn, 4, 200) })
-		run("naive", drainRows/20, func(int) { drainNaively(b, box, publisher(b, conn)) })
+		run("lease", drainRows/10, func(int) { drainByLease(b, box, conn, 4, 200) })
+		run("naive", drainRows/50, func(int) { drainNaively(b, box, publisher(b, conn)) })
 	}
 	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
 	ours := median(rates["relay"])

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/warrenmq/warren/internal/backoff"
 )
@@ -203,9 +204,9 @@ func (c *completer) tryWrite(ctx context.Context, r *result) error {
 	}
 	var retried []int64
 	if len(r.sent) > 0 {
-		ids, messages := make([]int64, len(r.sent)), make([]string, len(r.sent))
+		ids, messages := make([]int64, len(r.sent)), make([]pgtype.UUID, len(r.sent))
 		for i, o := range r.sent {
-			ids[i], messages[i] = o.id, o.message.MessageId
+			ids[i], messages[i] = o.id, pgtype.UUID{Bytes: o.messageID, Valid: true}
 			if o.attempts > 0 {
 				retried = append(retried, o.id)
 			}
@@ -294,7 +295,7 @@ func (c *completer) log(r *result) {
 // told are failures as the columns that statements take.
 type told struct {
 	ids      []int64
-	messages []string
+	messages []pgtype.UUID
 	attempts []int32
 	reasons  []string
 	delays   []int64
@@ -303,7 +304,7 @@ type told struct {
 func tell(failures []failure) (t told) {
 	for _, f := range failures {
 		t.ids = append(t.ids, f.id)
-		t.messages = append(t.messages, f.messageID.String())
+		t.messages = append(t.messages, pgtype.UUID{Bytes: f.messageID, Valid: true})
 		t.attempts = append(t.attempts, int32(f.attempts))
 		t.reasons = append(t.reasons, reasonOf(f.reason))
 		t.delays = append(t.delays, f.delay.Microseconds())

@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -168,6 +170,12 @@ func (s *sighting) read(found pgx.Rows, limit int) ([]*outgoing, error) {
 		}
 		bytes += len(o.payload)
 		rows = append(rows, o)
+	}
+	byID := func(a, b *outgoing) int { return cmp.Compare(a.id, b.id) }
+	if !slices.IsSortedFunc(rows, byID) {
+		slices.SortFunc(rows, byID)
+	}
+	for _, o := range rows {
 		s.ids = append(s.ids, o.id)
 	}
 	s.full = len(rows) >= limit || bytes >= maxFetchBytes

@@ -102,7 +102,9 @@ func (in *inbox) complete(t testing.TB, n int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for i := range n {
-		require.Contains(t, in.idOf, strconv.Itoa(i))
+		if _, came := in.idOf[strconv.Itoa(i)]; !came {
+			t.Fatalf("message %d has not come", i)
+		}
 	}
 	require.Len(t, in.order, n)
 	require.Zero(t, in.other, "messages that came twice under different ids")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -172,21 +171,13 @@ func (o *order) violations() (perKey, before int) {
 
 // A19, P57, target 4: order within a key over 2 lanes, and of what happened before within a lane, with 8 writers, rollbacks,
 // 3 relays of which the leaders are cut off from the database, and a broker of which it is often not known what it took.
-func TestA19P57Order(t *testing.T) {
+// 20,000 rows, 100,000 in make chaos.
+func TestChaosA19P57Order(t *testing.T) {
 	t.Parallel()
-	keepOrder(t, 20_000)
-}
-
-// TestChaosOrder is the long form.
-func TestChaosOrder(t *testing.T) {
-	if os.Getenv("WARREN_CHAOS") == "" {
-		t.Logf("the short form is TestA19P57Order")
-		return
+	rows := 20_000
+	if chaos() {
+		rows = 100_000
 	}
-	keepOrder(t, 100_000)
-}
-
-func keepOrder(t *testing.T, rows int) {
 	url := testenv.Postgres(t)
 	const lanes, writers, keys = 2, 8, 50
 	box := boxIn(t, newPool(t, url, func(cfg *pgxpool.Config) { cfg.MaxConns = writers + 2 }), Config{Lanes: lanes})
@@ -231,10 +222,10 @@ func keepOrder(t *testing.T, rows int) {
 
 // Target 6: with many dead rows that a snapshot of somebody else keeps from being vacuumed away, a fetch by cursor, with a
 // thousand gaps on its list, does not meet them, as one by state has to. 1,000,000 of them in make chaos.
-func TestTarget6DeadRows(t *testing.T) {
+func TestChaosTarget6DeadRows(t *testing.T) {
 	t.Parallel()
 	dead := 150_000
-	if os.Getenv("WARREN_CHAOS") != "" {
+	if chaos() {
 		dead = 1_000_000
 	}
 	url := testenv.Postgres(t)

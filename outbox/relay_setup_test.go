@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -144,6 +145,9 @@ func numbered(prefix string, n int) []string {
 	}
 	return keys
 }
+
+// chaos reports whether the long forms are wanted.
+func chaos() bool { return os.Getenv("WARREN_CHAOS") != "" }
 
 // waiting returns how many rows the lanes hold.
 func waiting(t testing.TB, box *Outbox) int64 {

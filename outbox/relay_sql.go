@@ -48,7 +48,8 @@ func columnsOf(alias string) string {
 }
 
 // fetches makes the two ways to fetch: both take ids and a limit, the one by cursor the cursor, too. Both return one row
-// with only the snapshot's bounds when there is nothing else. All of it is one statement, and so one snapshot.
+// with only the snapshot's bounds when there is nothing else. All of it is one statement, and so one snapshot. Rows come out
+// in the order in which the window goes over them; who reads them makes sure.
 //
 // That a failed row's time has not come is asked with a subquery in the place of a value: a join could cost the order in
 // which the primary key is read.
@@ -57,8 +58,7 @@ func (s *statementsOfLane) fetches(t tables, n int) {
 FROM (SELECT pg_current_snapshot() AS taken OFFSET 0) s LEFT JOIN (
     SELECT * FROM (
         SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.id ROWS UNBOUNDED PRECEDING) - octet_length(f.payload) AS before
-        FROM (%s) f) b WHERE b.before < %d) r ON true
-ORDER BY r.id`
+        FROM (%s) f) b WHERE b.before < %d) r ON true`
 	retry := func(column string) string {
 		return fmt.Sprintf("(SELECT f.%s FROM %s f WHERE f.lane = %d AND f.id = t.id)", column, t.retry(), n)
 	}
@@ -74,13 +74,13 @@ ORDER BY r.id`
 // settles makes what ends a row's way, and what notes its failure. A row is known by id and message id: after a failover of
 // the database its id may be another row's.
 func (s *statementsOfLane) settles(t tables, n int, archive bool) {
-	s.remove = fmt.Sprintf("DELETE FROM %s WHERE id = ANY ($1::bigint[]) AND message_id = ANY ($2::text[]::uuid[])", t.lane(n))
+	s.remove = fmt.Sprintf("DELETE FROM %s WHERE id = ANY ($1::bigint[]) AND message_id = ANY ($2::uuid[])", t.lane(n))
 	if archive {
 		s.remove = fmt.Sprintf("WITH gone AS (%s RETURNING *) INSERT INTO %s (lane, id, %s) SELECT %d, id, %s FROM gone",
 			s.remove, t.archive(), rowColumns, n, rowColumns)
 	}
 	s.forgive = fmt.Sprintf("DELETE FROM %s WHERE lane = %d AND id = ANY ($1::bigint[])", t.retry(), n)
-	const told = "unnest($1::bigint[], $2::text[]::uuid[], $3::int[], $4::text[]"
+	const told = "unnest($1::bigint[], $2::uuid[], $3::int[], $4::text[]"
 	s.postpone = fmt.Sprintf(`INSERT INTO %s (lane, id, attempts, next_attempt_at, last_error)
 SELECT %d, f.id, f.attempts, clock_timestamp() + f.delay * interval '1 microsecond', f.reason
 FROM %s, $5::bigint[]) AS f (id, message_id, attempts, reason, delay)
