@@ -49,7 +49,7 @@ func (l *DeadLetters) SkipUnreadable(ctx context.Context, queue string) (lost st
 		}
 	}
 	if err != nil {
-		return lost, l.failed("skip among", err)
+		return lost, l.failed("skip among", cutShort(ctx, err))
 	}
 	return lost, nil
 }
