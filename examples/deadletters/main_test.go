@@ -230,7 +230,7 @@ func TestKilled(t *testing.T) {
 		msgs = append(msgs, amqp.Publishing{MessageId: strconv.Itoa(i)})
 	}
 	g.bury(msgs...)
-	child := exec.Command(os.Args[0], "redrive", "-all", "-rate", "200", g.queue.Name)
+	child := exec.Command(os.Args[0], "redrive", "-all", "-rate", "50", g.queue.Name)
 	child.Env = append(os.Environ(), childEnv+"=1", "AMQP_URL="+testenv.Shared(t).URL())
 	require.NoError(t, child.Start())
 	defer child.Process.Kill()
