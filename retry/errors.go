@@ -43,11 +43,14 @@ func (e *notNow) Error() string {
 	if e.err == nil {
 		return "retry: " + e.why
 	}
-	return "retry: " + e.why + ": " + e.err.Error()
+	return "retry: " + e.why + ": " + wordsOf(e.err)
 }
 
 func (e *notNow) Unwrap() error { return e.err }
 func (e *notNow) NotNow() bool  { return true }
+
+// wordsOf is the text of a handler's error, also of one whose Error panics: a nil pointer of its type, mostly.
+func wordsOf(err error) string { return fmt.Sprint(err) }
 
 // panicked is a recovered panic of a handler. It unwraps to nothing: what a handler panics with says nothing about the message.
 type panicked struct {

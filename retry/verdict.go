@@ -30,7 +30,7 @@ func (p Policy) judge(first amqp.Delivery, r record, err error, now time.Time) v
 	if r.first.IsZero() {
 		r.first = now
 	}
-	r.last, r.err, r.notBefore = now, bounded(err.Error(), maxError), time.Time{}
+	r.last, r.err, r.notBefore = now, bounded(wordsOf(err), maxError), time.Time{}
 	if reason := p.hopeless(r, err); reason != "" {
 		r.reason = reason
 		return verdict{record: r}

@@ -115,6 +115,21 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
+// brokenError panics when it is asked what it says, as a nil pointer that was returned for an error may.
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }
+
+func TestErrorWithoutWords(t *testing.T) {
+	var missing *brokenError
+	for name, err := range map[string]error{"plain": missing, "wrapped": fmt.Errorf("charge: %w", missing), "after": After(missing, time.Second)} {
+		v := Policy{}.withDefaults().judge(amqp.Delivery{}, record{attempt: 1}, err, time.Now())
+		require.Equal(t, 2, v.attempt, name)
+		require.NotEmpty(t, v.err, name)
+		require.NotEmpty(t, (&notNow{"the handler was cut off", err}).Error(), name)
+	}
+}
+
 // What the log says of a failure is how long its message is not handled, in however many delays that is.
 func TestLoggedDelay(t *testing.T) {
 	now := time.Now()
