@@ -84,6 +84,37 @@ func TestChaosBrokenOffNothingIsLost(t *testing.T) {
 	}
 }
 
+// A Redrive to a worker that fails everything at once, through many lost connections of both, sends each back all the same:
+// those that are dead again, and come before those that a lost connection had in hand, are not taken for them.
+func TestRedriveToAFailingWorkerThroughCuts(t *testing.T) {
+	t.Parallel()
+	s := newDead(t)
+	const n, most = 300, 8
+	s.bury(0, n)
+	v := newVisits()
+	worker := s.dial(s.name + "-worker") // cut as well
+	s.startOn(worker, s.retrierOn(worker, retry.Policy{MaxAttempts: 1}).Handle(v.failing(always)), workqueue.WorkerConfig{Concurrency: 10})
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for range most {
+			select {
+			case <-ended:
+				return
+			case <-time.After(200 * time.Millisecond):
+				s.broker.CutConnections(t, s.name)
+			}
+		}
+	}()
+	moved, err := s.letters.Redrive(s.within(2*patience), retry.Selection{PerSecond: 300, Where: func(retry.DeadLetter) bool { return true }})
+	close(ended)
+	<-done
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, moved, n)
+	testenv.Eventually(t, patience, func() bool { return v.distinct() == n }, "each is handled")
+	require.Len(t, s.everywhere(), n)
+}
+
 // Two tools at once, with a worker that handles, do each message once.
 func TestTwoToolsAtOnce(t *testing.T) {
 	t.Parallel()
