@@ -115,6 +115,21 @@ func TestPortions(t *testing.T) {
 	require.Equal(t, 1, r.portion)
 }
 
+// What a Redrive has sent back itself, and what is dead again, takes nobody's place among those that it has yet to see; also not
+// on the next channel, when this one is lost.
+func TestThoseSentBackAreNotCounted(t *testing.T) {
+	again := amqp.Delivery{RoutingKey: "q.dlq", Headers: amqp.Table{redriveHeader: "run"}}
+	other := amqp.Delivery{RoutingKey: "q.dlq", Headers: amqp.Table{redriveHeader: "another"}}
+	none := func(DeadLetter) bool { return false }
+	j := &job{letters: &DeadLetters{queue: "q"}, run: "run", what: Selection{Where: none}}
+	r := &reader{total: 10, seen: 4, open: 4}
+	require.NoError(t, j.portion(t.Context(), t.Context(), r, []amqp.Delivery{again, other, again, again}))
+	require.Len(t, r.held, 4)
+	require.Zero(t, r.open)
+	require.Equal(t, 1, r.seen)
+	require.Equal(t, 10, r.left())
+}
+
 // Whatever the headers are, a letter can be read, and what is sent back is on its first attempt, and carries none of the
 // broker's headers.
 func FuzzLetter(f *testing.F) {

@@ -8,7 +8,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -51,13 +50,7 @@ func NewDeadLetters(conn *reconnect.Conn, queue string) (*DeadLetters, error) {
 	if conn == nil {
 		faults = append(faults, errors.New("conn: nil"))
 	}
-	faults = append(faults, wire.ShortString("queue", queue))
-	if queue == "" {
-		faults = append(faults, errors.New("queue: empty"))
-	}
-	if len(queue) > maxName {
-		faults = append(faults, fmt.Errorf("queue: %d bytes, at most %d", len(queue), maxName))
-	}
+	faults = append(faults, checkName(queue))
 	l := &DeadLetters{conn: conn, queue: queue}
 	if conn != nil {
 		var err error

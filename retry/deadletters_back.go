@@ -101,8 +101,12 @@ func together(held []handed) iter.Seq[[]handed] {
 
 // returned waits until so many messages are ready.
 func (r *reader) returned(ctx context.Context, want int) error {
+	return returned(ctx, want, func() (int, error) { return r.ready(ctx) })
+}
+
+func returned(ctx context.Context, want int, ready func() (int, error)) error {
 	for late := time.Now().Add(settled); ; {
-		now, err := r.ready(ctx)
+		now, err := ready()
 		if err != nil || now >= want || time.Now().After(late) {
 			return err
 		}

@@ -165,6 +165,9 @@ func (j *job) portion(work, life context.Context, r *reader, got []amqp.Delivery
 	var keep []amqp.Delivery
 	for _, d := range got {
 		letter := letterOf(d, j.letters.queue)
+		if j.sentBack(letter) {
+			r.disown()
+		}
 		is, room := false, j.remaining()-len(todo.ds)
 		if r.isFirst(d) {
 			is, j.first = j.first, false
@@ -196,11 +199,11 @@ func (j *job) portion(work, life context.Context, r *reader, got []amqp.Delivery
 	return err
 }
 
+// sentBack tells that l was sent back by this very call, and is here again.
+func (j *job) sentBack(l letter) bool { return j.run != "" && l.redrive == j.run }
+
 func (j *job) means(l letter) bool {
-	if j.run != "" && l.redrive == j.run {
-		return false // it is back already
-	}
-	return (j.what.IDs == nil || j.ids[l.MessageId]) && (j.what.Where == nil || j.what.Where(l.DeadLetter))
+	return !j.sentBack(l) && (j.what.IDs == nil || j.ids[l.MessageId]) && (j.what.Where == nil || j.what.Where(l.DeadLetter))
 }
 
 // chunk is how many to do at once.

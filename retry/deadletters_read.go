@@ -46,7 +46,8 @@ type reader struct {
 	stop  <-chan struct{} // closed when no more is to be taken
 
 	total  int       // messages to be taken at most: those that were there at the beginning, so that it comes to an end
-	seen   int       // taken
+	seen   int       // taken, but for what a Redrive has sent back itself
+	own    int       // of what is held, so many are that
 	expect int       // of them, at least so many are there or on their way back from a channel that was lost,
 	until  time.Time // if they come until then
 
@@ -227,7 +228,14 @@ func (r *reader) learn(got []amqp.Delivery) error {
 
 // left is how many messages there are to be taken on another channel when this one is lost: those it has not got to, and
 // what it had in hand.
-func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open }
+func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open - r.own }
+
+// disown notes that a message which is going to be held was not there at the beginning: a Redrive has sent it back, and it is dead again.
+// It may come before those that a lost connection had in hand.
+func (r *reader) disown() {
+	r.seen--
+	r.own++
+}
 
 // begin looks how much there is to be taken, from the head on.
 func (r *reader) begin(ctx context.Context) (err error) {
@@ -242,7 +250,7 @@ func (r *reader) restart(ctx context.Context) error {
 	if err := r.putBack(ctx); err != nil {
 		return err
 	}
-	r.stop, r.expect, r.until, r.first, r.firstTag = stop, 0, time.Time{}, nil, 0
+	r.stop, r.expect, r.until, r.first, r.firstTag, r.own = stop, 0, time.Time{}, nil, 0, 0
 	if err := r.begin(ctx); err != nil {
 		return err
 	}

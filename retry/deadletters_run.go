@@ -150,10 +150,7 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 	case err == nil, errors.As(err, &final):
 		return err, false
 	case ctx.Err() != nil:
-		if why := context.Cause(ctx); !errors.Is(err, why) {
-			err = fmt.Errorf("%w, and then: %w", why, err)
-		}
-		return err, false
+		return cutShort(ctx, err), false
 	case life.Err() != nil, ch.IsClosed():
 		switch codeOf(err) {
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
@@ -165,6 +162,14 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		return err, true
 	}
 	return err, false
+}
+
+// cutShort is err of what ran when ctx ended: that comes first, since the rest may follow from it.
+func cutShort(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil && !errors.Is(err, why) {
+		return fmt.Errorf("%w, and then: %w", why, err)
+	}
+	return err
 }
 
 // patience is how long the broker may take to notice that a connection is lost.

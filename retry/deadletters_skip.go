@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -50,7 +49,7 @@ func (l *DeadLetters) SkipUnreadable(ctx context.Context, queue string) (lost st
 		}
 	}
 	if err != nil {
-		return lost, l.failed("skip among", err)
+		return lost, l.failed("skip among", cutShort(ctx, err))
 	}
 	return lost, nil
 }
@@ -160,22 +159,10 @@ func (s *skipper) putBack(ctx context.Context) error {
 			return err
 		}
 		if (i+1)%pipelined == 0 || i+1 == len(s.held) {
-			if err := s.returned(ctx, ready+i+1); err != nil {
+			if err := returned(ctx, ready+i+1, func() (int, error) { return s.conn.Ready(s.queue) }); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func (s *skipper) returned(ctx context.Context, want int) error {
-	for late := time.Now().Add(settled); ; {
-		n, err := s.conn.Ready(s.queue)
-		if err != nil || n >= want || time.Now().After(late) {
-			return err
-		}
-		if err := pause(ctx, 2*time.Millisecond); err != nil {
-			return err
-		}
-	}
 }

@@ -1,8 +1,10 @@
 package retry_test
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -79,6 +81,19 @@ func TestSkipUnreadable(t *testing.T) {
 			require.ElementsMatch(t, span(0, 60), idsOf(s.take(dlq)))
 			require.Len(t, s.broker.Connections(t, s.name), link, "nobody else's connection was closed, and none is left over")
 		})
+	}
+}
+
+// A context that ends in the middle of it is what the error says, and everything is back.
+func TestSkipUnreadableBrokenOff(t *testing.T) {
+	t.Parallel()
+	s := newDead(t)
+	const n = 2000 // takes more than a second
+	s.bury(0, n)
+	for _, limit := range []time.Duration{20 * time.Millisecond, 150 * time.Millisecond, 300 * time.Millisecond} {
+		_, err := s.letters.SkipUnreadable(s.within(limit), s.queue.DeadLetterQueue())
+		require.ErrorIs(t, err, context.DeadlineExceeded, "after %v", limit)
+		s.await(n)
 	}
 }
 

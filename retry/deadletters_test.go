@@ -317,8 +317,8 @@ func TestLoopGuard(t *testing.T) {
 			require.NoError(t, err, "another call is another matter")
 			require.Equal(t, 1, n)
 			testenv.Eventually(t, patience, func() bool { return v.total() > runs }, "handled again")
-			for id, visits := range v.byID {
-				require.LessOrEqual(t, len(visits), 4, id)
+			for id, attempts := range attemptsOf(v) {
+				require.LessOrEqual(t, len(attempts), 4, id)
 			}
 			if name == "by the broker" {
 				return

@@ -38,8 +38,8 @@
 //
 // # Topology
 //
-// New declares, quorum and durable: "<queue>.dlq" without limits, as every pattern package describes it; and for each
-// delay "<queue>.retry.<milliseconds>", with that as x-message-ttl, at-least-once dead-lettering back to the queue, and
+// New declares, quorum and durable: "<queue>.dlq" with no limit but an x-delivery-limit of a million, as every pattern package
+// describes it; and for each delay "<queue>.retry.<milliseconds>", with that as x-message-ttl, at-least-once dead-lettering back to the queue, and
 // overflow reject-publish. They have neither consumers nor x-expires. A policy that is changed leaves queues behind,
 // which empty themselves and may then be deleted. A queue that somebody deletes is made again when a copy finds it missing, and with every
 // reconnect. An operator's policy for message TTL or length must not match these names.

@@ -24,7 +24,8 @@ func isNotNow(err error) bool {
 	return errors.As(err, &n) && n.NotNow()
 }
 
-// An alarm of 20 s while every message fails: nothing reaches the dead-letter queue, no attempt is made twice or skipped.
+// An alarm of 20 s while every message fails: nothing reaches the dead-letter queue, no attempt is made twice or skipped. What is
+// in another dead-letter queue is looked at meanwhile, and cannot be sent back.
 func TestAlarm(t *testing.T) {
 	t.Parallel() // it only waits
 	node := testenv.Node(t)
@@ -44,8 +45,13 @@ func TestAlarm(t *testing.T) {
 	s.publish(n)
 	s.start(s.retrier(policy).Handle(h), workqueue.WorkerConfig{Concurrency: 10})
 	testenv.Eventually(t, patience, func() bool { return v.total() > 2*n }, "retries under way")
+	const buried = 50
+	d := newDeadOn(newSetupOn(t, node.Broker, node.URL(), workqueue.Queue{}))
+	d.bury(0, buried)
 	node.Alarm(true)
-	<-time.After(20 * time.Second) // the length of the alarm is the scenario
+	over := time.After(20 * time.Second) // the length of the alarm is the scenario
+	d.duringAlarm(buried)
+	<-over
 	node.Alarm(false)
 	runs := v.total()
 	testenv.Eventually(t, patience, func() bool { return v.total() > runs+n }, "retries go on")
@@ -58,6 +64,7 @@ func TestAlarm(t *testing.T) {
 		}
 	}
 	require.Equal(t, n, v.distinct())
+	d.afterAlarm(buried)
 }
 
 func attemptsOf(v *visits) map[string][]int {

@@ -9,13 +9,15 @@ import (
 )
 
 // Permanent marks err as one that trying again cannot mend: its message goes to the dead-letter queue at once. Any error
-// with a method Permanent() bool that returns true, anywhere in its chain, does the same. nil stays nil.
+// with a method Permanent() bool that returns true does the same, also when it is wrapped or joined; of several in a chain the
+// first has the word. nil stays nil.
 func Permanent(err error) error { return codec.Permanent(err) }
 
 // After marks err as one after which the message is not to be tried again earlier than d from now, whatever delay the
 // policy has for it; the attempt counts. The delay is the policy's shortest that is not shorter than d; when d is longer
 // than all of them, the message waits several times in the longest, without being handled or counted. Any error with a
-// method RetryAfter() time.Duration does the same. d of 0 or less leaves it to the policy. nil stays nil.
+// method RetryAfter() time.Duration does the same, wrapped or not. d of 0 or less leaves it to the policy; more than 49 days
+// are 49. nil stays nil.
 func After(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -41,11 +43,14 @@ func (e *notNow) Error() string {
 	if e.err == nil {
 		return "retry: " + e.why
 	}
-	return "retry: " + e.why + ": " + e.err.Error()
+	return "retry: " + e.why + ": " + wordsOf(e.err)
 }
 
 func (e *notNow) Unwrap() error { return e.err }
 func (e *notNow) NotNow() bool  { return true }
+
+// wordsOf is the text of a handler's error, also of one whose Error panics: a nil pointer of its type, mostly.
+func wordsOf(err error) string { return fmt.Sprint(err) }
 
 // panicked is a recovered panic of a handler. It unwraps to nothing: what a handler panics with says nothing about the message.
 type panicked struct {

@@ -15,7 +15,8 @@ import (
 // driver. h sees each message as it was first delivered, exchange, routing key, properties and headers, and InfoOf tells
 // it which attempt this is. h must not change body or headers, of which the copy is made. The Retrier goes around everything
 // else that looks at a delivery, such as a Mux: outside of it a message that comes back has the default exchange and the
-// queue's name for its exchange and key.
+// queue's name for its exchange and key. It goes around once: of two around each other the outer one never sees a failure,
+// and gives up nothing.
 //
 // What is returned is nil when h has succeeded, or has failed and a copy of the message, for later or in the dead-letter
 // queue, is confirmed: acknowledge. Otherwise an error with a method NotNow() bool: the message must stay, and be handled

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"maps"
 	"math"
 	"strings"
 	"time"
@@ -167,9 +168,7 @@ func readRecord(own amqp.Table) record {
 func copyOf(first amqp.Delivery, r record) amqp.Publishing {
 	msg := wire.Copy(first)
 	h := make(amqp.Table, len(msg.Headers)+8)
-	for name, v := range msg.Headers {
-		h[name] = v
-	}
+	maps.Copy(h, msg.Headers)
 	h[exchangeHeader], h[keyHeader] = first.Exchange, first.RoutingKey
 	if r.attempt > 1 || !r.last.IsZero() {
 		h[attemptHeader] = int64(r.attempt)

@@ -16,7 +16,8 @@ import (
 // otherwise the errors of reconnect.Publisher.Publish; it blocks no longer than that. A d above the longest delay is a
 // permanent error, as is a message that could not wait: with an Expiration, which would end the delay, or with CC or BCC
 // headers, which would send copies at once. The queue must exist when the delay ends. Where it is read through a Retrier,
-// the message is on its first attempt, with the default exchange and the queue's name as its exchange and key.
+// the message is on its first attempt, with the default exchange and the queue's name as its exchange and key, and its own
+// priority; anywhere else with a priority of 4 at most.
 func (r *Retrier) Later(ctx context.Context, msg amqp.Publishing, d time.Duration) error {
 	delay, err := r.delayable(&msg, d)
 	if err != nil {

@@ -25,7 +25,10 @@ import (
 //	{MaxAttempts: -1}                                           as the default, then 10 min for ever
 //	{MaxAttempts: 1}                                            none: failures go to the dead-letter queue at once
 //
-// Each delay is a queue on the broker. Versions of a service with different policies may run side by side.
+// Each delay is a queue on the broker. Versions of a service with different policies may run side by side, and a policy may be
+// changed while messages wait; but for DelayedPlugin and DeadLetterExchange: a copy that comes back by a way that its reader
+// has no policy for is a new message to it. A policy without delays cannot keep the time of an After under another: the message
+// is handled when it comes.
 type Policy struct {
 	// MaxAttempts is how often a message is handled at most, the first time included. 1: never again; -1: no limit.
 	// Default 6.

@@ -175,7 +175,7 @@ func (r *Retrier) report(id string, v verdict) {
 		r.log.Error("message dead-lettered", "message", id, "reason", v.reason, "attempts", v.attempt, "error", v.err)
 		return
 	}
-	r.log.Warn("message failed, to be tried again", "message", id, "attempts", v.attempt-1, "after", v.delay, "error", v.err)
+	r.log.Warn("message failed, to be tried again", "message", id, "attempts", v.attempt-1, "after", v.pause(), "error", v.err)
 }
 
 // namesOf returns the names of t, sorted, as far as they fit into a header.

@@ -80,7 +80,7 @@ func (s *setup) dial(name string) *reconnect.Conn {
 func (s *setup) dialWith(cfg reconnect.Config) *reconnect.Conn {
 	s.t.Helper()
 	cfg.BackoffMin, cfg.BackoffMax = 10*time.Millisecond, 100*time.Millisecond
-	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 2*time.Second)
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 4*time.Second) // a busy machine stops us for seconds
 	cfg.Logger = cmp.Or(cfg.Logger, quiet)
 	conn, err := reconnect.Dial(s.within(patience), s.url, cfg)
 	require.NoError(s.t, err)

@@ -85,15 +85,20 @@ func (p Policy) addDelayedExchange(t *reconnect.Topology, queue string) {
 	}
 }
 
+// checkName returns what is wrong with the name of a queue.
+func checkName(queue string) error {
+	switch {
+	case queue == "":
+		return errors.New("queue: empty")
+	case len(queue) > maxName:
+		return fmt.Errorf("queue: %d bytes, at most %d", len(queue), maxName)
+	}
+	return wire.ShortString("queue", queue)
+}
+
 // validateQueue checks the name of the queue whose messages are tried again.
 func (p Policy) validateQueue(queue string, common reconnect.Declare) error {
-	faults := []error{wire.ShortString("queue", queue)}
-	if queue == "" {
-		faults = append(faults, errors.New("queue: empty"))
-	}
-	if len(queue) > maxName {
-		faults = append(faults, fmt.Errorf("queue: %d bytes, at most %d", len(queue), maxName))
-	}
+	faults := []error{checkName(queue)}
 	if p.DeadLetterExchange != "" {
 		check := wire.ShortString
 		if max(p.Declare, common) == reconnect.Active {

@@ -1,7 +1,9 @@
 package retry
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,19 +14,10 @@ import (
 
 // foreign returns the headers that are not ours; the same table when there is none of ours.
 func foreign(t amqp.Table) amqp.Table {
-	any := false
-	for _, name := range ownHeaders {
-		if _, any = t[name]; any {
-			break
-		}
-	}
-	if !any {
+	if !slices.ContainsFunc(ownHeaders[:], func(name string) bool { _, is := t[name]; return is }) {
 		return t
 	}
-	out := make(amqp.Table, len(t))
-	for name, v := range t {
-		out[name] = v
-	}
+	out := maps.Clone(t)
 	for _, name := range ownHeaders {
 		delete(out, name)
 	}
@@ -34,11 +27,10 @@ func foreign(t amqp.Table) amqp.Table {
 	return out
 }
 
+// with returns a copy of t that has one more header.
 func with(t amqp.Table, name string, v any) amqp.Table {
 	out := make(amqp.Table, len(t)+1)
-	for n, old := range t {
-		out[n] = old
-	}
+	maps.Copy(out, t)
 	out[name] = v
 	return out
 }

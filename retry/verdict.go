@@ -17,12 +17,20 @@ type verdict struct {
 	id      string // MessageId of the copy, when the message has none
 }
 
+// pause is how long the message is not handled after its failure, in however many delays.
+func (v verdict) pause() time.Duration {
+	if v.notBefore.IsZero() {
+		return v.delay
+	}
+	return v.notBefore.Sub(v.last)
+}
+
 // judge decides about first, whose handler has failed with err now. It is pure but for the jitter.
 func (p Policy) judge(first amqp.Delivery, r record, err error, now time.Time) verdict {
 	if r.first.IsZero() {
 		r.first = now
 	}
-	r.last, r.err, r.notBefore = now, bounded(err.Error(), maxError), time.Time{}
+	r.last, r.err, r.notBefore = now, bounded(wordsOf(err), maxError), time.Time{}
 	if reason := p.hopeless(r, err); reason != "" {
 		r.reason = reason
 		return verdict{record: r}
@@ -87,8 +95,8 @@ func (p Policy) jittered(rung time.Duration) time.Duration {
 // atLeast returns the shortest delay that is not shorter than d; or the longest, and that it is not enough.
 func (p Policy) atLeast(d time.Duration) (delay time.Duration, enough bool) {
 	if p.DelayedPlugin {
-		whole := (d + time.Millisecond - 1).Truncate(time.Millisecond)
-		return min(whole, maxDelay), whole <= maxDelay
+		whole := (min(d, maxDelay) + time.Millisecond - 1).Truncate(time.Millisecond)
+		return whole, d <= maxDelay
 	}
 	for _, delay = range p.queues() {
 		if delay >= d {

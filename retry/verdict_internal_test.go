@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -100,6 +101,42 @@ func TestOnArrival(t *testing.T) {
 	require.True(t, is)
 	require.Equal(t, "expired", v.reason)
 	require.Equal(t, 2, v.attempt)
+}
+
+// However long a delay is asked for, what is found is not shorter, or said not to be enough.
+func TestAtLeast(t *testing.T) {
+	for _, asked := range []time.Duration{1, time.Millisecond, time.Millisecond + 1, time.Minute, maxDelay, maxDelay + 1, math.MaxInt64} {
+		for name, p := range map[string]Policy{"queues": {}, "plugin": {DelayedPlugin: true}, "none": {MaxAttempts: 1}} {
+			delay, enough := p.withDefaults().atLeast(asked)
+			require.Equal(t, enough, delay >= asked, "%s: %v for %v", name, delay, asked)
+			require.GreaterOrEqual(t, delay, time.Duration(0), "%s: for %v", name, asked)
+			require.LessOrEqual(t, delay, maxDelay, "%s: for %v", name, asked)
+		}
+	}
+}
+
+// brokenError panics when it is asked what it says, as a nil pointer that was returned for an error may.
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }
+
+func TestErrorWithoutWords(t *testing.T) {
+	var missing *brokenError
+	for name, err := range map[string]error{"plain": missing, "wrapped": fmt.Errorf("charge: %w", missing), "after": After(missing, time.Second)} {
+		v := Policy{}.withDefaults().judge(amqp.Delivery{}, record{attempt: 1}, err, time.Now())
+		require.Equal(t, 2, v.attempt, name)
+		require.NotEmpty(t, v.err, name)
+		require.NotEmpty(t, (&notNow{"the handler was cut off", err}).Error(), name)
+	}
+}
+
+// What the log says of a failure is how long its message is not handled, in however many delays that is.
+func TestLoggedDelay(t *testing.T) {
+	now := time.Now()
+	p := Policy{}.withDefaults()
+	for asked, want := range map[time.Duration]time.Duration{0: time.Second, 3 * time.Second: 5 * time.Second, time.Hour: time.Hour} {
+		require.Equal(t, want, p.judge(amqp.Delivery{}, record{attempt: 1}, After(errors.New("no"), asked), now).pause(), "%v", asked)
+	}
 }
 
 // A jittered delay is one of those that have a queue, and never shorter than the delay.

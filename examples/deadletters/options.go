@@ -45,7 +45,7 @@ func parse(name string, args []string, out io.Writer) (options, error) {
 		f.StringVar(&o.reason, "reason", "", "those with this reason: exhausted, permanent, rejected, expired, delivery_limit, …")
 		f.StringVar(&o.key, "key", "", "those that were first delivered with this routing key")
 		f.StringVar(&o.text, "error", "", "those whose last error contains this text")
-		f.DurationVar(&o.older, "older", 0, "those that failed last longer ago than this")
+		f.DurationVar(&o.older, "older", 0, "those that failed last longer ago than this; not those of which nobody knows when")
 		f.IntVar(&o.limit, "n", 0, "so many at most, the oldest ones (default: no limit)")
 	}
 	switch name {
@@ -69,11 +69,11 @@ func parse(name string, args []string, out io.Writer) (options, error) {
 		return o, fmt.Errorf("%s: one QUEUE is needed", name)
 	}
 	o.queue = rest[0]
+	if o.limit < 0 || o.rate < 0 || o.body < 0 || o.older < 0 {
+		return o, errors.New("-n, -rate, -body, -older: must not be negative")
+	}
 	if (name == "redrive" || name == "discard") && o.all == o.picks() {
 		return o, fmt.Errorf("%s: either -all, or flags that say which: -id, -reason, -key, -error, -older, -n", name)
-	}
-	if o.limit < 0 || o.rate < 0 || o.body < 0 {
-		return o, errors.New("-n, -rate, -body: must not be negative")
 	}
 	return o, nil
 }
@@ -99,5 +99,5 @@ func (o options) means(l retry.DeadLetter) bool {
 		(o.reason == "" || l.Reason == o.reason) &&
 		(o.key == "" || l.RoutingKey == o.key) &&
 		(o.text == "" || strings.Contains(l.LastError, o.text)) &&
-		(o.older == 0 || time.Since(l.LastFailure) > o.older)
+		(o.older == 0 || !l.LastFailure.IsZero() && time.Since(l.LastFailure) > o.older)
 }

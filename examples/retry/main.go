@@ -53,8 +53,8 @@ func run(ctx context.Context) (err error) {
 // limit is how long the story may take; it needs about three seconds.
 const limit = time.Minute
 
-// policy is five attempts, after 0.2, 0.4, 0.8 and 1.6 s.
-var policy = retry.Policy{MaxAttempts: 5, InitialDelay: 200 * time.Millisecond, Multiplier: 2}
+// policy is seven attempts, after 0.2, 0.4, 0.8, 1.6, 3.2 and 6.4 s: more than the bank is away for, also on a busy machine.
+var policy = retry.Policy{MaxAttempts: 7, InitialDelay: 200 * time.Millisecond, Multiplier: 2}
 
 func story(ctx context.Context, conn *reconnect.Conn, name string, out io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
