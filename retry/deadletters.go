@@ -35,8 +35,8 @@ import (
 //
 // # Rights
 //
-// Configure, write and read on the dead-letter queue: configure to compare it with what it should be, for which no other
-// right will do. To send back, write on amq.default.
+// Configure and read on the dead-letter queue: configure to compare it with what it should be, for which no other right will do.
+// To send back, write on amq.default, which is also what puts a message in again that a policy was about to drop.
 type DeadLetters struct {
 	conn  *reconnect.Conn
 	queue string // the one whose failures they are

@@ -97,7 +97,10 @@ var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)'.*?: received (
 func mismatch(queue string, err error) error {
 	fault := &reconnect.TopologyError{Entity: "queue " + strconv.Quote(queue), Err: err}
 	var refused *amqp.Error
-	if errors.As(err, &refused) {
+	switch {
+	case codeOf(err) == amqp.AccessRefused:
+		fault.Argument, fault.Wanted, fault.Existing = "right", fmt.Sprintf("configure on queue '%s'", queue), "none"
+	case errors.As(err, &refused):
 		if m := inequivalent.FindStringSubmatch(refused.Reason); m != nil {
 			fault.Argument, fault.Wanted, fault.Existing = m[1], bare(m[2]), bare(m[3])
 		}

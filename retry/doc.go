@@ -48,9 +48,9 @@
 // because it has a MaxLength: leave that out, or leave room. A priority above 4 is taken off a copy while it waits, since
 // RabbitMQ 4 would let it hold up others: it comes back with priority 4, though the handler sees the first one.
 //
-// Rights that a user needs: configure and write on the queues named; read on them to declare where they lead, and to read
-// the dead letters; write on amq.default. With DeadLetterExchange, instead of that last one, all three on that exchange, and
-// write on the queue, which is bound to it.
+// Rights that a user needs beside those to consume from the queue: configure on the queues named; read on the delay queues,
+// to declare where they lead; write on amq.default. With DeadLetterExchange, instead of that last one, all three on that
+// exchange, and write on the queues named and on the queue itself, which are bound to it. DeadLetters says what it needs.
 //
 // # The delayed-message plugin
 //

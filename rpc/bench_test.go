@@ -201,7 +201,7 @@ func median(v []float64) float64 {
 const elsewhereEnv = "WARREN_RPC_BENCH_SERVER"
 
 // serveElsewhere runs the server in a process of its own.
-func serveElsewhere(b *testing.B, url, queue string) {
+func serveElsewhere(b testing.TB, url, queue string) {
 	program, err := os.Executable()
 	require.NoError(b, err)
 	cmd := exec.Command(program)

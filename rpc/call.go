@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/telemetry"
 	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
 )
@@ -23,10 +24,11 @@ type call struct {
 	confirm atomic.Pointer[amqp.DeferredConfirmation] // nil: not sent yet, or known to have arrived
 	server  string                                    // takes a cancel; under the generation's mu
 
-	done  chan struct{} // capacity 1
-	reply amqp.Delivery // read after done
-	out   outcome       // read after done
-	timer *time.Timer   // stopped
+	done  chan struct{}        // capacity 1
+	reply amqp.Delivery        // read after done
+	out   outcome              // read after done
+	timer *time.Timer          // stopped
+	tale  telemetry.Publishing // what is told of it
 }
 
 // outcome is how a call ended without a reply: err is not nil then. lost says that another channel may do better.
@@ -83,28 +85,33 @@ type request struct {
 // again instead when the link was lost.
 func (c *Client) Call(ctx context.Context, queue string, req amqp.Publishing) (amqp.Delivery, error) {
 	k := c.core.pool.Get().(*call)
+	d, err := c.call(ctx, k, queue, req)
+	k.tell(err)
+	k.body, k.reply, k.out, k.tale = nil, amqp.Delivery{}, outcome{}, telemetry.Publishing{}
+	c.core.pool.Put(k)
+	if err != nil {
+		return amqp.Delivery{}, callFailed(queue, err)
+	}
+	return d, nil
+}
+
+func (c *Client) call(ctx context.Context, k *call, queue string, req amqp.Publishing) (amqp.Delivery, error) {
 	r, err := c.request(ctx, k, queue, req)
 	if err != nil {
-		c.core.pool.Put(k)
-		return amqp.Delivery{}, callFailed(queue, err)
+		return amqp.Delivery{}, err
 	}
 	l := c.core.lineTo(queue, r.now)
 	d, err := c.exchange(ctx, l, k, &r)
 	if l.confirms {
 		c.learn(queue, &d, err)
 	}
-	k.body, k.reply, k.out = nil, amqp.Delivery{}, outcome{}
-	c.core.pool.Put(k)
 	switch {
 	case err == nil:
 		err = replyError(&d)
 	case r.doubt != nil && !errors.Is(err, reconnect.ErrUnknown):
 		err = fmt.Errorf("%w; an earlier attempt: %w", err, r.doubt)
 	}
-	if err != nil {
-		return amqp.Delivery{}, callFailed(queue, err)
-	}
-	return d, nil
+	return d, err
 }
 
 // learn learns from a call with confirmations how others to that key may go.
@@ -121,9 +128,6 @@ func callFailed(queue string, err error) error { return fmt.Errorf("rpc: call %q
 
 // request completes req and checks it.
 func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Publishing) (request, error) {
-	if ctx.Err() != nil {
-		return request{}, ended(ctx)
-	}
 	now := time.Now()
 	r := request{exchange: c.core.cfg.Exchange, key: queue, msg: req, now: now}
 	if r.end, r.bounded = ctx.Deadline(); !r.bounded {
@@ -142,10 +146,24 @@ func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Pu
 		}
 	}
 	c.addHeaders(&r, r.end.Sub(now))
-	if queue == "" && r.exchange == "" {
-		return r, errors.New("queue: empty")
+	k.tale = c.core.tell.Publish(ctx, r.exchange, r.key, r.msg.Headers)
+	switch {
+	case ctx.Err() != nil:
+		return r, ended(ctx)
+	case queue == "" && r.exchange == "":
+		return r, errNoQueue
 	}
-	return r, wire.Publishing(r.exchange, r.key, &r.msg, wire.Limits{MaxBody: c.core.conn.Config().MaxBody, DirectReply: true})
+	if err := c.validate(&r); err != nil {
+		return r, err
+	}
+	c.describe(&r, &k.tale)
+	return r, nil
+}
+
+var errNoQueue = errors.New("queue: empty")
+
+func (c *Client) validate(r *request) error {
+	return wire.Publishing(r.exchange, r.key, &r.msg, wire.Limits{MaxBody: c.core.conn.Config().MaxBody, DirectReply: true})
 }
 
 // addHeaders puts together what the request, the Client and Call itself have for headers. Nobody else's table is changed.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warrenmq/warren/internal/telemetry"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -21,6 +22,7 @@ type core struct {
 	plain  *line
 	checks *line
 	routes routes
+	tell   *telemetry.T
 	ids    ids
 	pool   sync.Pool // of *call, without a request
 
@@ -31,7 +33,9 @@ type core struct {
 }
 
 func newCore(conn *reconnect.Conn, cfg ClientConfig) *core {
-	c := &core{conn: conn, cfg: cfg, pool: sync.Pool{New: func() any { return newCall() }}}
+	common := conn.Config()
+	tell := telemetry.New(telemetry.Config{TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator})
+	c := &core{conn: conn, cfg: cfg, tell: tell, pool: sync.Pool{New: func() any { return newCall() }}}
 	name := "rpc client"
 	if cfg.Exchange != "" {
 		name += " of " + cfg.Exchange

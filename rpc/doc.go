@@ -59,6 +59,10 @@
 // queue, the server's own, none, or an address that no broker gave out are acknowledged, counted (Server.Unanswered) and not
 // executed.
 //
+// # Telemetry
+//
+// A Call is a span, from the request to the answer, and its trace goes on in the handler's context (docs/telemetry.md).
+//
 // # Concurrency
 //
 // Everything is safe for concurrent use. Any number of calls share two channels of the Conn's publishing link; a call costs

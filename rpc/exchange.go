@@ -36,6 +36,7 @@ func (c *Client) exchange(ctx context.Context, l *line, k *call, r *request) (am
 			return amqp.Delivery{}, k.out.err
 		}
 		r.doubt = k.out.err
+		k.tale.Again(r.doubt)
 	}
 }
 

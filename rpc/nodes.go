@@ -90,13 +90,21 @@ func try(ctx context.Context, ch *amqp.Channel, to address) error {
 	if err := ch.Confirm(false); err != nil {
 		return err
 	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	confirm, err := ch.PublishWithDeferredConfirm("", to.extreme(), false, false, amqp.Publishing{})
 	if err != nil {
 		return err
 	}
 	acked, err := confirm.WaitContext(ctx)
-	if err == nil && !acked {
-		err = amqp.ErrClosed // of which the caller knows more
+	if err != nil || acked {
+		return err
 	}
-	return err
+	select {
+	case e, ok := <-closed: // the driver sends it before it gives up the confirmations
+		if ok && e.Code == amqp.AccessRefused {
+			return e
+		}
+	default:
+	}
+	return amqp.ErrClosed // the connection, of which the caller knows more
 }

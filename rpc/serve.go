@@ -77,7 +77,9 @@ func (s *Server) execute(outer context.Context, a *answerer) error {
 	case errors.Is(outer.Err(), context.Canceled) && !isPermanent(err) && !isRemote(err):
 		return err // it says more about the shutdown, or the lost channel, than about the request
 	default:
-		a.fail(s.remote(err))
+		told := s.remote(err)
+		a.fail(told)
+		return &consume.Answered{Word: answeredWith(ctx, told, err), Err: err}
 	}
 	return nil
 }

@@ -86,7 +86,8 @@ func NewServer(conn *reconnect.Conn, queue string, h Handler, cfg ServerConfig) 
 			})
 		},
 		Handler: s.handle, Requeue: s.requeue, Stamp: true,
-		Logger: common.Logger,
+		Logger:         common.Logger,
+		TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator,
 	})
 	if err := errors.Join(cfg.validate(queue), noHandler, loopFaults); err != nil {
 		return nil, fmt.Errorf("rpc: server of queue %q: %w", queue, err)

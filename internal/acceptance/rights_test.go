@@ -135,11 +135,11 @@ func cleanUp(t *testing.T, operator *reconnect.Conn, n string) {
 	ch, err := operator.Channel(ctx)
 	require.NoError(t, err)
 	defer ch.Close()
-	for _, queue := range []string{"", ".dlq", ".moving", ".q", ".q.dlq", ".000", ".partitions"} {
+	for _, queue := range []string{"", ".dlq", ".moving", ".q", ".q.dlq", ".000", ".partitions", ".retry.100"} {
 		_, err := ch.QueueDelete(n+queue, false, false, false)
 		require.NoError(t, err)
 	}
-	for _, exchange := range []string{"", ".dlx"} {
+	for _, exchange := range []string{"", ".dlx", ".x"} {
 		require.NoError(t, ch.ExchangeDelete(n+exchange, false, false))
 	}
 }

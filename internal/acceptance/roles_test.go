@@ -21,7 +21,7 @@ const defaultExchange = "amq.default"
 // roles are all there are. A new pattern adds its own here.
 func roles() []role {
 	return slices.Concat(workqueueRoles(), exchangeRoles("pubsub", pubsubPattern{}), exchangeRoles("direct", directPattern{}),
-		exchangeRoles("topic", topicPattern{}), partitionRoles())
+		exchangeRoles("topic", topicPattern{}), partitionRoles(), rpcRoles(), retryRoles())
 }
 
 var message = amqp.Publishing{Body: []byte("m")}

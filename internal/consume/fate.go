@@ -24,6 +24,9 @@ func (f fate) String() string { return [...]string{"acked", "dead", "later", "ba
 // is over: its error then says nothing about the message (in general it is the context's own, come back through a database or an HTTP
 // client), so the message goes back, unless the error calls itself permanent.
 func judge(err error, ended bool) fate {
+	if _, ok := err.(*Answered); ok {
+		return acked
+	}
 	switch {
 	case err == nil:
 		return acked
@@ -36,11 +39,24 @@ func judge(err error, ended bool) fate {
 	}
 }
 
+// Answered is the error of a message whose sender was told of it: the message is done with, and only telemetry hears of the
+// error. It counts when the handler returns it itself, not wrapped.
+type Answered struct {
+	Word string // error.type, out of few
+	Err  error
+}
+
+func (e *Answered) Error() string { return e.Err.Error() }
+func (e *Answered) Unwrap() error { return e.Err }
+
 // errorTypeGoexit is the errorType of a handler that ended its goroutine.
 const errorTypeGoexit = "goexit"
 
 // errorType returns a word, out of few, for what a handler returned whose context is ctx.
 func errorType(ctx context.Context, err error) string {
+	if a, ok := err.(*Answered); ok {
+		return a.Word
+	}
 	var p *panicError
 	switch {
 	case err == nil:
