@@ -25,6 +25,7 @@ const (
 var (
 	errEnded      = errors.New("the consumer of replies has ended")
 	errAborted    = errors.New("closed while the call was pending")
+	errHandedBack = fmt.Errorf("%w: the server that had the request stops, and the queue is full", reconnect.ErrRefused)
 	errServerLost = fmt.Errorf("%w: the server that had the request died, or was cut off from it", reconnect.ErrUnknown)
 )
 
