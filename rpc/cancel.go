@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -46,7 +47,12 @@ func (g *generation) sendCancel(server, id string) {
 		go func() {
 			ctx, cancel := context.WithTimeout(g.life, probeFor)
 			defer cancel()
-			if good, err := g.core.nodes.has(ctx, to, func() bool { return false }); err == nil && good {
+			good, err := g.core.nodes.has(ctx, to, func() bool { return false })
+			var refusal *amqp.Error
+			switch {
+			case errors.As(err, &refusal) && refusal.Code == amqp.AccessRefused:
+				g.core.nodes.learn(to.class, false) // of no use to us; asked again in a while
+			case err == nil && good:
 				g.publishCancel(server, id)
 			}
 		}()

@@ -42,7 +42,7 @@
 //
 // Rights that a server's user needs: configure (unless Declare is Passive or Skip) and read on the queue, write on
 // amq.default for answers; with an Exchange configure and read on it and write on the queue. A client's needs write on
-// amq.default, or on its Exchange.
+// amq.default, or on its Exchange; with NotifyCancel on both.
 //
 // # Reconnection
 //
