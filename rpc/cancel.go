@@ -1,6 +1,10 @@
 package rpc
 
 import (
+	"context"
+	"errors"
+	"time"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -28,9 +32,37 @@ func (g *generation) cancel(k *call) {
 	}
 }
 
-// sendCancel sends a cancel if that needs no waiting: it is a favour.
+// probeFor bounds how long it may take to find out whether the broker takes an address.
+const probeFor = 5 * time.Second
+
+// sendCancel sends a cancel, without waiting: it is a favour. Whoever answers the request names the address, and like one
+// that a caller names it must not cost us the connection: see nodes.
 func (g *generation) sendCancel(server, id string) {
-	if _, ok := addressOf(server); !ok || !g.sender.Free("", server, nil) {
+	to, ok := addressOf(server)
+	if !ok {
+		return
+	}
+	switch good, known := g.core.nodes.look(to.class); {
+	case !known: // only the first time
+		go func() {
+			ctx, cancel := context.WithTimeout(g.life, probeFor)
+			defer cancel()
+			good, err := g.core.nodes.has(ctx, to, func() bool { return false })
+			var refusal *amqp.Error
+			switch {
+			case errors.As(err, &refusal) && refusal.Code == amqp.AccessRefused:
+				g.core.nodes.learn(to.class, false) // of no use to us; asked again in a while
+			case err == nil && good:
+				g.publishCancel(server, id)
+			}
+		}()
+	case good:
+		g.publishCancel(server, id)
+	}
+}
+
+func (g *generation) publishCancel(server, id string) {
+	if !g.sender.Free("", server, nil) {
 		return
 	}
 	_ = g.ch.Publish("", server, false, false, amqp.Publishing{

@@ -80,3 +80,37 @@ func TestCancelWithoutNotice(t *testing.T) {
 	close(release)
 	testenv.Eventually(t, patience, func() bool { return c.Dropped() == 1 }, "its answer is late")
 }
+
+// A server that names no channel as the one that takes the cancel must not cost the client its connection.
+func TestForgedCancelAddress(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t)
+	s.declare(rpc.ServerConfig{})
+	c := s.client(rpc.ClientConfig{NotifyCancel: true})
+	raw := s.rawClient()
+	in, err := raw.ch.Consume(s.queue, "", true, false, false, false, nil)
+	require.NoError(t, err)
+	forged := forgedAddresses(t, raw)
+	connected := func() []testenv.ConnInfo { return s.broker.Connections(t, s.clientName) }
+	var first []testenv.ConnInfo
+	testenv.Eventually(t, patience, func() bool { first = connected(); return len(first) == 1 }, "connected")
+	before := c.Dropped()
+	for _, to := range forged {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		done := make(chan error, 1)
+		go func() { _, err := c.Call(ctx, s.queue, amqp.Publishing{}); done <- err }()
+		d := receive(t, in, "the request")
+		require.NoError(t, raw.ch.Publish("", d.ReplyTo, false, false, amqp.Publishing{CorrelationId: d.CorrelationId,
+			ReplyTo: "amq.rabbitmq.reply-to." + to, Headers: amqp.Table{"warren-rpc": "started"}}))
+		// Behind it comes what nobody waits for, so that the other is known to have been read.
+		require.NoError(t, raw.ch.Publish("", d.ReplyTo, false, false, amqp.Publishing{CorrelationId: "nobody"}))
+		before++
+		testenv.Eventually(t, patience, func() bool { return c.Dropped() == before }, "it has been read")
+		cancel()
+		require.ErrorIs(t, receive(t, done, "the call"), context.Canceled)
+	}
+	var left []testenv.ConnInfo
+	testenv.Eventually(t, patience, func() bool { left = connected(); return len(left) == 1 }, "those on which addresses were tried have gone")
+	require.Equal(t, first[0].PeerPort, left[0].PeerPort, "still its first connection")
+	require.NoError(t, c.Close(t.Context()))
+}

@@ -23,6 +23,7 @@ type core struct {
 	checks *line
 	routes routes
 	tell   *telemetry.T
+	nodes  *nodes
 	ids    ids
 	pool   sync.Pool // of *call, without a request
 
@@ -35,7 +36,7 @@ type core struct {
 func newCore(conn *reconnect.Conn, cfg ClientConfig) *core {
 	common := conn.Config()
 	tell := telemetry.New(telemetry.Config{TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator})
-	c := &core{conn: conn, cfg: cfg, tell: tell, pool: sync.Pool{New: func() any { return newCall() }}}
+	c := &core{conn: conn, cfg: cfg, tell: tell, nodes: newNodes(), pool: sync.Pool{New: func() any { return newCall() }}}
 	name := "rpc client"
 	if cfg.Exchange != "" {
 		name += " of " + cfg.Exchange

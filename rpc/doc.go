@@ -29,7 +29,8 @@
 // The handler's context has what is left of the time, never more than ServerConfig.MaxDeadline.
 //
 // A request that was given to a server which then died is not executed by another one, since the first may have: its caller is told
-// reconnect.ErrUnknown, at once. Requests that a stopping server has not started go to others unnoticed.
+// reconnect.ErrUnknown, at once. Requests that a stopping server has not started go to others unnoticed, or
+// are reconnect.ErrRefused where the queue is full.
 //
 // Cancelling a call's context ends the call at once; its handler's context only with ClientConfig.NotifyCancel, or at the deadline.
 //
@@ -41,7 +42,7 @@
 //
 // Rights that a server's user needs: configure (unless Declare is Passive or Skip) and read on the queue, write on
 // amq.default for answers; with an Exchange configure and read on it and write on the queue. A client's needs write on
-// amq.default, or on its Exchange.
+// amq.default, or on its Exchange; with NotifyCancel on both.
 //
 // # Reconnection
 //

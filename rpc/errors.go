@@ -66,6 +66,8 @@ func replyError(d *amqp.Delivery) error {
 		return nil
 	case kindUnknown:
 		return errServerLost
+	case kindRefused:
+		return errHandedBack
 	case kindError:
 		e, err := codec.JSON[remoteError](d.Body)
 		if err != nil {

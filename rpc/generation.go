@@ -25,6 +25,7 @@ const (
 var (
 	errEnded      = errors.New("the consumer of replies has ended")
 	errAborted    = errors.New("closed while the call was pending")
+	errHandedBack = fmt.Errorf("%w: the server that had the request stops, and the queue is full", reconnect.ErrRefused)
 	errServerLost = fmt.Errorf("%w: the server that had the request died, or was cut off from it", reconnect.ErrUnknown)
 )
 
@@ -33,6 +34,7 @@ var (
 type generation struct {
 	core   *core
 	line   *line
+	life   context.Context // of the supervised function
 	ch     *amqp.Channel
 	sender report.Sender
 	over   chan struct{} // closed once why is set and no call is pending any more
@@ -46,8 +48,8 @@ type generation struct {
 	timer   *time.Timer
 }
 
-func newGeneration(l *line, ch *amqp.Channel, sender report.Sender) *generation {
-	g := &generation{core: l.core, line: l, ch: ch, sender: sender, over: make(chan struct{}), calls: make(map[string]*call), drained: make(chan struct{})}
+func newGeneration(life context.Context, l *line, ch *amqp.Channel) *generation {
+	g := &generation{core: l.core, line: l, life: life, ch: ch, sender: report.SenderOf(life), over: make(chan struct{}), calls: make(map[string]*call), drained: make(chan struct{})}
 	g.timer = time.AfterFunc(time.Hour, g.look)
 	g.timer.Stop()
 	return g

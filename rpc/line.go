@@ -9,7 +9,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/warrenmq/warren/internal/report"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -103,7 +102,7 @@ func (l *line) change(f func()) {
 
 // serve is one generation: the reply consumer first, then calls.
 func (l *line) serve(ctx context.Context, ch *amqp.Channel) error {
-	g := newGeneration(l, ch, report.SenderOf(ctx))
+	g := newGeneration(ctx, l, ch)
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	returns := ch.NotifyReturn(make(chan amqp.Return, returnsRoom))
 	if l.confirms {

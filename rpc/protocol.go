@@ -26,6 +26,7 @@ const (
 	kindCancellable = "cancellable" // request: tell me where to send a cancel
 	kindError       = "error"       // reply: the body is a remoteError
 	kindUnknown     = "unknown"     // reply: another server had the request and may have executed it
+	kindRefused     = "refused"     // reply: the queue was full when the server handed the request back, unexecuted
 	kindStarted     = "started"     // to a cancellable request: its ReplyTo takes the cancel
 	kindCancel      = "cancel"      // the call with this CorrelationId is over
 )

@@ -72,3 +72,52 @@ func TestFullQueueRefusesAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// Requests that a stopping server has not started do not fit into a full queue any more. Their callers are told that, since
+// nothing was executed; one that may be executed twice goes back all the same.
+func TestHandedBackToAFullQueue(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t)
+	started, release := make(chan struct{}, 100), make(chan struct{})
+	cfg := rpc.ServerConfig{MaxLength: 1, Prefetch: 5}
+	_, stop := s.serve(holding(started, release), cfg)
+	c := s.client(rpc.ClientConfig{})
+	var wg sync.WaitGroup
+	errs := make(chan error, 10)
+	call := func(c *rpc.Client, body string) {
+		wg.Go(func() {
+			_, err := s.call(c, body, patience)
+			errs <- err
+		})
+	}
+	call(c, "handled")
+	receive(t, started, "a handler that is busy")
+	held := func(n int) {
+		testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue).Unacked == n }, "%d with the server", n)
+	}
+	for i := range 3 {
+		call(c, "held")
+		held(i + 2)
+	}
+	call(c.Idempotent(), "held, to be repeated")
+	held(5)
+	call(c, "waits")
+	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue).Ready == 1 }, "one waits")
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	for range 3 {
+		err := receive(t, errs, "the end of a call")
+		require.ErrorIs(t, err, reconnect.ErrRefused)
+		require.NotErrorIs(t, err, reconnect.ErrUnknown)
+	}
+	close(release)
+	require.NoError(t, receive(t, stopped, "the end of the server"))
+	require.NoError(t, receive(t, errs, "the answer to what was begun"))
+	s.serve(echo, cfg)
+	wg.Wait()
+	for range 2 {
+		require.NoError(t, receive(t, errs, "the answer of the next server"))
+	}
+	require.Zero(t, c.Pending())
+}

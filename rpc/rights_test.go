@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"context"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -59,4 +60,38 @@ func TestMissingRights(t *testing.T) {
 	require.NoError(t, err)
 	var conflict *reconnect.TopologyError
 	require.ErrorAs(t, server.Run(t.Context()), &conflict)
+}
+
+// A client that calls by exchange and may not write elsewhere cannot tell a server that a call was cancelled, which is no
+// reason to lose the others.
+func TestCancelWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t)
+	exchange := testenv.Name(t, "exchange")
+	t.Cleanup(func() { require.NoError(t, s.rawChannel().ExchangeDelete(exchange, false, false)) })
+	started, release := make(chan struct{}, 10), make(chan struct{})
+	_, stop := s.serve(holding(started, release), rpc.ServerConfig{Exchange: exchange, Keys: []string{"key"}, Concurrency: 4})
+	c, err := rpc.NewClient(s.as("^$", "^"+exchange+"$", "^$"), rpc.ClientConfig{Exchange: exchange, NotifyCancel: true})
+	require.NoError(t, err)
+	call := func(ctx context.Context) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Call(ctx, "key", amqp.Publishing{})
+			done <- err
+		}()
+		receive(t, started, "the handler")
+		return done
+	}
+	within, end := context.WithTimeout(t.Context(), patience)
+	defer end()
+	stays := call(within)
+	for range 3 {
+		ctx, cancel := context.WithCancel(within)
+		done := call(ctx)
+		cancel()
+		require.ErrorIs(t, receive(t, done, "the cancelled call"), context.Canceled)
+	}
+	close(release)
+	require.NoError(t, receive(t, stays, "the other one"))
+	require.NoError(t, stop())
 }

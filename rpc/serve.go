@@ -13,6 +13,7 @@ import (
 
 	"github.com/warrenmq/warren/internal/consume"
 	"github.com/warrenmq/warren/internal/wire"
+	"github.com/warrenmq/warren/reconnect"
 )
 
 // errNobodyWaits is the cause of a handler's context that its caller has cancelled.
@@ -40,7 +41,7 @@ func (s *Server) handle(ctx context.Context, d amqp.Delivery) error {
 	}
 	a := answerer{server: s, ctx: context.WithoutCancel(ctx), d: &d, direct: direct, deadline: deadline}
 	switch limit := s.limits.MaxBody; {
-	case d.Redelivered && !s.cfg.Idempotent && d.Headers[headerIdempotent] != true:
+	case d.Redelivered && !s.mayRepeat(&d):
 		a.send(amqp.Publishing{Headers: amqp.Table{headerKind: kindUnknown}})
 	case limit > 0 && len(d.Body) > limit:
 		a.fail(&RemoteError{Code: codeBadRequest, Message: fmt.Sprintf("body of %d bytes is larger than %d", len(d.Body), limit)})
@@ -199,12 +200,36 @@ func (s *Server) requeue(ctx context.Context, d amqp.Delivery) error {
 	if d.Redelivered {
 		return errors.New("another server had it before")
 	}
-	left := time.Until(s.deadline(time.Now(), &d))
+	deadline := s.deadline(time.Now(), &d)
+	left := time.Until(deadline)
 	if left <= 0 {
 		s.expired.Add(1)
 		return nil
 	}
 	msg := wire.Copy(d)
 	msg.DeliveryMode, msg.Expiration = max(amqp.Transient, d.DeliveryMode), expiration(left)
-	return s.copies.Publish(ctx, "", s.queue, msg)
+	err := s.copies.Publish(ctx, "", s.queue, msg)
+	if errors.Is(err, reconnect.ErrRefused) && !s.mayRepeat(&d) {
+		return s.refuse(ctx, &d, deadline, err)
+	}
+	return err
+}
+
+// mayRepeat reports whether a request may be executed although another server had it.
+func (s *Server) mayRepeat(d *amqp.Delivery) bool {
+	return s.cfg.Idempotent || d.Headers[headerIdempotent] == true
+}
+
+// refuse tells the caller of a request that does not fit into the queue any more that it was not executed: sent back by the
+// broker it would seem to have been.
+func (s *Server) refuse(ctx context.Context, d *amqp.Delivery, deadline time.Time, why error) error {
+	to, direct := addressOf(d.ReplyTo)
+	if good, known := s.nodes.look(to.class); direct && !(known && good) || !direct && !s.mayAnswer(d.ReplyTo) {
+		return why
+	}
+	a := answerer{server: s, ctx: ctx, d: d, direct: direct, deadline: deadline}
+	msg := amqp.Publishing{Headers: amqp.Table{headerKind: kindRefused}}
+	a.mark(&msg)
+	a.publish(msg)
+	return nil
 }
