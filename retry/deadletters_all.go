@@ -88,10 +88,6 @@ func (l *DeadLetters) look(ctx context.Context, letters chan<- DeadLetter) error
 				}
 			}
 		}
-		var final *refusal
-		if err := r.putBack(life); errors.As(err, &final) {
-			return err
-		} // when it fails otherwise the channel is lost, and the broker gives them back
-		return context.Cause(ctx)
+		return errors.Join(context.Cause(ctx), r.end(life))
 	})
 }

@@ -9,6 +9,16 @@ import (
 	"time"
 )
 
+// end is putBack when all is done. Where it fails for a lost channel nothing is left to do: the broker gives them back.
+func (r *reader) end(ctx context.Context) error {
+	err := r.putBack(ctx)
+	var final *refusal
+	if errors.As(err, &final) {
+		return err
+	}
+	return nil
+}
+
 // putBack gives back what is held, in its order and to its place.
 //
 // A quorum queue keeps what was given back apart from what nobody has had, hands it out first, and appends what comes. So

@@ -59,7 +59,7 @@ func (j *job) move(ctx context.Context) (n int, err error) {
 				}
 				return err
 			}
-			return errors.Join(err, r.putBack(life))
+			return errors.Join(err, r.end(life))
 		}
 	})
 	return j.result(err)
