@@ -141,7 +141,7 @@ func travelled(t amqp.Table) amqp.Table {
 
 // readRecord reads our headers, however wide their numbers are.
 func readRecord(own amqp.Table) record {
-	now := time.Now()
+	now := time.Now().UTC().Round(0) // like the times in headers: also what another's clock is ahead for
 	r := record{
 		attempt: 1, err: bounded(text(own[errorHeader]), maxError),
 		first: pastTime(own[firstFailureHeader], now), last: pastTime(own[lastFailureHeader], now),

@@ -172,6 +172,7 @@ func TestParseExpiration(t *testing.T) {
 func FuzzRestore(f *testing.F) {
 	f.Add([]byte("warren-attempt"), "3", int64(3), "2024-01-01T00:00:00.5Z")
 	f.Add([]byte{0, 1, 2, 255}, "", int64(-1), "never")
+	f.Add([]byte("01"), "0", int64(45), "7000-01-01T0:00:00Z") // ahead of our clock
 	f.Fuzz(func(t *testing.T, pick []byte, text string, n int64, at string) {
 		h := amqp.Table{}
 		values := []any{text, []byte(text), n, int32(n), at, []any{text, n}, amqp.Table{text: n}, nil, float64(n)}
