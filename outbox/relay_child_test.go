@@ -59,9 +59,9 @@ func relayChild() {
 	check(err)
 	r, err := NewRelay(box, pub, cfg.Relay)
 	check(err)
-	slog.Info("child runs")
+	logger.Info("child runs")
 	check(r.Run(ctx))
-	slog.Info("child ends")
+	logger.Info("child ends")
 }
 
 // child is a relay in a process of its own.
