@@ -71,6 +71,7 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.publishing = newLink(publishingLink, d, c.registry.all, c.board)
 	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
 	c.consuming.creating = c.publishing.creating
+	c.publishing.made, c.consuming.made = c.refused.made, c.refused.made
 	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
 	c.consuming.onUnreadable = c.unreadable.lostLink
 	c.telemetry = telemetry.New(cfg.telemetry())

@@ -21,6 +21,8 @@ type declarations struct {
 	turns    *turns // of this session's callers
 	creating *turns // of both links
 
+	made func(exchange string) // is told of each that was declared
+
 	mu     sync.Mutex
 	done   map[entity]mark
 	failed map[entity]failure
@@ -40,7 +42,7 @@ type failure struct {
 }
 
 func newDeclarations(s *session) *declarations {
-	return &declarations{session: s, risks: newRisks(), turns: newTurns(), creating: newTurns(),
+	return &declarations{session: s, risks: newRisks(), turns: newTurns(), creating: newTurns(), made: func(string) {},
 		done: map[entity]mark{}, failed: map[entity]failure{}}
 }
 
@@ -173,6 +175,9 @@ func (d *declarations) declare(ctx context.Context, ch *amqp.Channel, it item) e
 }
 
 func (d *declarations) record(it item, err error) {
+	if err == nil && it.entity.kind == "exchange" {
+		d.made(it.entity.name)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {

@@ -185,6 +185,18 @@ func TestP19ExchangeDeletedUnderManyCallers(t *testing.T) {
 	testenv.Eventually(t, 10*time.Second, func() bool { return p.publish(name, "", "again") == nil }, "it is tried again, and works")
 }
 
+// A name that was missing works at once when this Conn itself has declared the exchange.
+func TestRefusedNameWorksOnceDeclared(t *testing.T) {
+	p := newPubTest(t, PublisherConfig{AllowUnroutable: true})
+	name := testenv.Name(t, "late")
+	for range 3 { // the pause grows
+		require.Error(t, p.publish(name, "", "too early"))
+	}
+	t.Cleanup(func() { require.NoError(t, p.raw.ExchangeDelete(name, false, false)) })
+	require.NoError(t, p.conn.Declare(t.Context(), Topology{Exchanges: []Exchange{{Name: name, Kind: "fanout"}}}))
+	require.NoError(t, p.publish(name, "", "now"))
+}
+
 // A fail-fast publisher sends nothing twice, so its message in doubt stays in doubt; what is refused is found out all the
 // same.
 func TestGuiltyWithFailFast(t *testing.T) {

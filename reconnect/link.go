@@ -27,7 +27,8 @@ type link struct {
 	// remembered is what has to be declared on a new session before it is handed out.
 	remembered func() []item
 	risks      *risks
-	creating   *turns // shared by the links of a Conn
+	creating   *turns                // shared by the links of a Conn
+	made       func(exchange string) // is told of each that was declared
 	board      *board
 	log        *slog.Logger
 	// onUnreadable is told of sessions that were lost because of an unreadable message; nil on the publishing link.
@@ -51,7 +52,7 @@ type link struct {
 
 func newLink(role string, d *dialer, remembered func() []item, b *board) *link {
 	ctx, end := context.WithCancel(context.Background())
-	return &link{role: role, dialer: d, remembered: remembered, risks: newRisks(), creating: newTurns(), board: b,
+	return &link{role: role, dialer: d, remembered: remembered, risks: newRisks(), creating: newTurns(), made: func(string) {}, board: b,
 		log: d.cfg.Logger.With("connection", d.cfg.Name, "link", role),
 		ctx: ctx, end: end, running: newGate(), changed: make(chan struct{})}
 }

@@ -43,7 +43,7 @@ func (l *link) try(to address) (*session, error) {
 		return nil, fmt.Errorf("dial %s: %w", to.network, err)
 	}
 	s := newSession(o, l.running, l.alarm)
-	s.declared.risks, s.declared.creating = l.risks, l.creating
+	s.declared.risks, s.declared.creating, s.declared.made = l.risks, l.creating, l.made
 	s.declared.apart = func(ctx context.Context, it item) error { return l.declareApart(ctx, s, to, it) }
 	s.apart = func(ctx context.Context, f func(*amqp.Channel) error) error { return l.apart(ctx, s, to, f) }
 	s.answersElsewhere = func(ctx context.Context) error { return l.answers(ctx, to) }

@@ -162,6 +162,16 @@ func (r *refusals) refuse(exchange, key string, size int, err *amqp.Error) {
 	}
 }
 
+// made forgets that the exchange was missing, since it was just declared.
+func (r *refusals) made(exchange string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := scope{about: aboutExchange, exchange: exchange}
+	if found := r.of[s]; found != nil && found.err.Code == amqp.NotFound {
+		r.drop(s)
+	}
+}
+
 // suspect puts the messages that the broker's words may be about on probation, before it is known which of them it was.
 func (r *refusals) suspect(l *loss) {
 	r.mu.Lock()

@@ -182,7 +182,7 @@ func (l *link) judge(s *session) {
 func (c *Conn) ownLink(w *supervised) *link {
 	shared := c.consuming
 	l := newLink(shared.role+"/apart", shared.dialer, func() []item { return nil }, newBoard(nil))
-	l.creating = shared.creating
+	l.creating, l.made = shared.creating, shared.made
 	l.log, l.level, l.risks = l.log.With("worker", w.name), slog.LevelDebug, shared.risks
 	l.onUnreadable = func(err error) {
 		l.drain()
