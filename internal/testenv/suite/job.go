@@ -19,22 +19,28 @@ type job struct {
 	race    bool
 	onlyOne bool // on one broker only: a second would say nothing more
 	plain   bool // go test's own output, passed on as it comes
+	alone   bool // it measures: nothing else may run beside it
 }
 
 var jobs = map[string]job{
 	"test":  {race: true, flags: []string{"-timeout=10m"}},
-	"chaos": {race: true, flags: []string{"-timeout=60m", "-run=Chaos"}, environ: []string{"WARREN_CHAOS=1"}},
-	"bench": {plain: true, onlyOne: true, flags: []string{"-timeout=60m", "-run=^$", "-bench=.", "-benchmem"}},
+	"chaos": {race: true, alone: true, flags: []string{"-timeout=60m", "-run=Chaos"}, environ: []string{"WARREN_CHAOS=1"}},
+	"bench": {plain: true, onlyOne: true, alone: true, flags: []string{"-timeout=60m", "-run=^$", "-bench=.", "-benchmem"}},
 }
 
-// parallel is how many packages are tested at a time. Half the cores: the broker needs the others, and a test that
-// waits for something with a deadline must not lose it to other packages' work.
-func parallel() int { return max(1, runtime.NumCPU()/2) }
+// parallel is how many packages are tested at a time. Two where there are cores for it, since tests wait for most of their time: with
+// one package on two cores a third of them was busy.
+func (j job) parallel() int {
+	if j.alone {
+		return 1
+	}
+	return min(2, runtime.NumCPU())
+}
 
 // command returns go's arguments. What the command line says comes last and so wins.
 func (j job) command(args []string) []string {
 	// vet is part of make lint.
-	command := []string{"test", "-count=1", "-vet=off", "-p=" + strconv.Itoa(parallel())}
+	command := []string{"test", "-count=1", "-vet=off", "-p=" + strconv.Itoa(j.parallel())}
 	if j.race {
 		command = append(command, "-race", "-shuffle=on")
 	}
