@@ -109,8 +109,12 @@ func TestUnreadableMessageOfAPlainFunction(t *testing.T) {
 	runs := readers[0].runs.Load()
 	testenv.Eventually(t, 20*time.Second, func() bool { return readers[0].runs.Load() > runs+1 }, "it is tried again")
 
-	_, err = raw.QueuePurge(bad, false)
-	require.NoError(t, err)
+	testenv.Eventually(t, 20*time.Second, func() bool { // a purge leaves what is in a reader's hands just now
+		_, err := raw.QueuePurge(bad, false)
+		require.NoError(t, err)
+		q := broker.Queue(t, bad)
+		return q.Ready+q.Unacked == 0
+	}, "the message is gone")
 	testenv.Eventually(t, 20*time.Second, func() bool { return phase(c, "bad") == "running" }, "it runs, apart")
 	require.NotEmpty(t, reasonOf(c, "bad"))
 	c.unreadable.mu.Lock()

@@ -34,6 +34,8 @@ func TestExplainReadsTheBrokersWords(t *testing.T) {
 			"durable", "true", "false", true},
 		"a value with words": {queue, 406, "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received the value 'a of type 'b' of type 'longstr' but current is the value 'but current is' of type 'longstr'",
 			"x-dead-letter-exchange", "a of type 'b", "but current is", true},
+		"an empty value": {queue, 406, "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'q' in vhost '/': received none but current is the value '' of type 'longstr'",
+			"x-dead-letter-exchange", "none", "", true},
 		"type of an exchange": {exchange, 406, "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'fanout' but current is 'topic'",
 			"type", "fanout", "topic", true},
 		"type of a plugin": {exchange, 406, "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received ''x-consistent-hash'' but current is 'direct'",

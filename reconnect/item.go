@@ -109,7 +109,7 @@ var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: receiv
 
 // quoted finds the value in "the value '5' of type 'long'" and in "'true'". A name such as x-consistent-hash is in two
 // pairs of quotes: the broker quotes what Erlang has quoted.
-var quoted = regexp.MustCompile(`^(?:the value )?'{1,2}(.*?)'{1,2}(?: of type '.*')?$`)
+var quoted = regexp.MustCompile(`^(?:the value '(.*)' of type '[^']*'|''(.+)''|'(.*)')$`)
 
 // explain turns what the broker answered into the error that callers get: a TopologyError for what only a person can
 // mend, otherwise the broker's own error with the entity named.
@@ -137,7 +137,7 @@ func reason(err error) string {
 
 func unquote(value string) string {
 	if m := quoted.FindStringSubmatch(strings.TrimSpace(value)); m != nil {
-		return m[1]
+		return m[1] + m[2] + m[3] // one of them
 	}
 	return value
 }
