@@ -77,7 +77,8 @@ func (l *DeadLetters) Count(ctx context.Context) (int, error) {
 }
 
 // Watch calls fn with what Count returns, at once and then again and again, every so often: to set a gauge, or to raise an
-// alarm at the first dead letter. fn runs on Watch's own goroutine, so while it is slow nothing is counted.
+// alarm at the first dead letter. fn runs on Watch's own goroutine, so while it is slow nothing is counted. The depth as
+// an OpenTelemetry metric, without a Watch, is what reconnect's Conn.ObserveQueues gives for "<queue>.dlq".
 //
 // It blocks until ctx ends, and then returns nil. It goes on through lost connections, and, once it has counted, while the
 // queue is missing; fn is not called meanwhile. It returns what cannot be mended: that there is no such queue to begin
