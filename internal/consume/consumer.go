@@ -84,9 +84,10 @@ func (g *generation) consume(ctx context.Context) error {
 		s.stop()
 	}
 	g.mu.Unlock()
-	g.spells <- s // room for both that can be alive
+	// Said before anything is handled: a handler that asks for a wait at once says so after it.
 	g.loop.consumes(g.w.index)
 	g.report(ctx, report.Consuming, "")
+	g.spells <- s // room for both that can be alive
 	return nil
 }
 

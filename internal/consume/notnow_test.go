@@ -44,6 +44,22 @@ func TestNotNowWaitsInPlace(t *testing.T) {
 	}
 }
 
+// A message that is there before the worker, and whose handler asks for a wait at once: the wait is the last word, however
+// close it comes after the beginning.
+func TestNotNowAtOnceIsShown(t *testing.T) {
+	r := newRig(t, nil)
+	r.publish(0, 1)
+	cfg := r.config(func(context.Context, amqp.Delivery) error { return busy{time.Hour} })
+	for range 15 {
+		l := start(t, cfg).waitReady()
+		r.eventually(func() bool {
+			states := r.link.state("worker")
+			return strings.HasPrefix(states[len(states)-1], "waiting: ")
+		}, "the state says that it waits")
+		require.NoError(t, l.stop())
+	}
+}
+
 func TestNotNowIsHandedBackAtShutdown(t *testing.T) {
 	r := newRig(t, nil)
 	r.publish(0, 3)
