@@ -139,8 +139,9 @@ func (q *quorumTest) close() {
 // span is a time; to is zero while it lasts.
 type span struct{ from, to time.Time }
 
-// killLeader kills the node with the queue's leader. Not one publish fails, unless the others need about as long as a
-// publish waits for its confirmation to find another one: 0.3 to 0.7 s, and 6 s once on a busy machine.
+// killLeader kills the node with the queue's leader, and publishing goes on: the others find a new one in 0.3 to 0.7 s.
+// Once in some twenty times the queue confirms nothing for longer than a publish waits, though it has a leader, and
+// then the publishes of that time end in doubt; verify sees to it that they do in no other.
 func (q *quorumTest) killLeader() int {
 	q.t.Helper()
 	q.progress(100)
@@ -153,10 +154,7 @@ func (q *quorumTest) killLeader() int {
 	q.progress(500)
 	q.headless = []span{{began, time.Now()}}
 	for _, l := range q.loads {
-		if elected < confirmTimeout/2 {
-			assert.Empty(q.t, l.failed(), "%s: publishing goes on", l.name)
-		}
-		q.t.Logf("%s: slowest confirmation %v", l.name, l.slowest().Round(time.Millisecond))
+		q.t.Logf("%s: slowest confirmation %v, %d in doubt", l.name, l.slowest().Round(time.Millisecond), len(l.failed()))
 	}
 	return leader
 }
