@@ -25,6 +25,7 @@ func (r *reader) end(ctx context.Context) error {
 // behind the messages held there must be none that had been given back before: they are taken too. That one was not says
 // that there are no more of them.
 func (r *reader) putBack(ctx context.Context) error {
+	defer r.account(r.left()) // what is taken here was not asked for
 	for _, d := range r.spare {
 		r.hold(d)
 	}

@@ -230,6 +230,11 @@ func (r *reader) learn(got []amqp.Delivery) error {
 // what it had in hand.
 func (r *reader) left() int { return r.total - r.seen + len(r.held) + r.open - r.own }
 
+// account notes that nothing is in hand, since it was given back or the channel is lost, and how many there are to be taken.
+func (r *reader) account(left int) {
+	r.total, r.seen, r.own, r.open, r.held = left, 0, 0, 0, nil
+}
+
 // disown notes that a message which is going to be held was not there at the beginning: a Redrive has sent it back, and it is dead again.
 // It may come before those that a lost connection had in hand.
 func (r *reader) disown() {
@@ -238,19 +243,22 @@ func (r *reader) disown() {
 }
 
 // begin looks how much there is to be taken, from the head on.
-func (r *reader) begin(ctx context.Context) (err error) {
-	r.seen = 0
-	r.total, err = r.ready(ctx)
+func (r *reader) begin(ctx context.Context) error {
+	total, err := r.ready(ctx)
+	if err == nil {
+		r.seen, r.total = 0, total
+	}
 	return err
 }
 
 // restart puts back what is held, and begins again.
 func (r *reader) restart(ctx context.Context) error {
-	stop, left := r.stop, r.left()
+	stop := r.stop
 	if err := r.putBack(ctx); err != nil {
 		return err
 	}
-	r.stop, r.expect, r.until, r.first, r.firstTag, r.own = stop, 0, time.Time{}, nil, 0, 0
+	left := r.left()
+	r.stop, r.expect, r.until, r.first, r.firstTag = stop, 0, time.Time{}, nil, 0
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
