@@ -70,12 +70,13 @@ func TestHealthOfAService(t *testing.T) {
 	proxy.Refuse()
 	proxy.Cut()
 	unready("not connected")
-	_, body := get("/statez")
-	var states []reconnect.State
-	require.NoError(t, json.Unmarshal([]byte(body), &states))
-	require.Equal(t, "connecting", states[0].Phase)
-	require.NotEmpty(t, states[0].Reason)
-	require.NotContains(t, body, "guest")
+	testenv.Eventually(t, patience, func() bool { // each link notices for itself
+		_, body := get("/statez")
+		require.NotContains(t, body, "guest")
+		var states []reconnect.State
+		require.NoError(t, json.Unmarshal([]byte(body), &states))
+		return states[0].Phase == "connecting" && states[0].Reason != ""
+	}, "the first link says why it is not connected")
 	proxy.Heal()
 	ready()
 
