@@ -212,8 +212,9 @@ func TestP64Deadlocks(t *testing.T) {
 		return err
 	})
 	require.NoError(t, errors.Join(errs...))
-	require.EqualValues(t, 1, deadlocks.Load())
-	require.Equal(t, 3, calls[0]+calls[1])
+	broken := int(deadlocks.Load()) // the one that tries again may be in the other's way once more
+	require.GreaterOrEqual(t, broken, 1)
+	require.Equal(t, 2+broken, calls[0]+calls[1])
 	require.Equal(t, 2, d.balance("a"))
 	require.Equal(t, 2, d.balance("b"))
 }
