@@ -3,6 +3,7 @@ package testenv
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"sync"
@@ -16,6 +17,7 @@ type FaultProxy struct {
 	url      string
 	upstream string
 	listener net.Listener
+	cancel   context.CancelFunc // of dials
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -36,33 +38,41 @@ type faults struct {
 // Proxy puts a proxy in front of the server at rawURL, an AMQP or PostgreSQL address with a port, until the test ends.
 func Proxy(tb testing.TB, rawURL string) *FaultProxy {
 	tb.Helper()
+	p, err := NewProxy(rawURL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// NewProxy is Proxy for a program that is no test, which closes it.
+func NewProxy(rawURL string) (*FaultProxy, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Port() == "" {
-		tb.Fatal("a proxy needs a URL with host and port")
+		return nil, errors.New("a proxy needs a URL with host and port")
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		tb.Fatalf("proxy: %v", err)
+		return nil, fmt.Errorf("proxy: %w", err)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	p := &FaultProxy{
 		upstream: u.Host,
 		listener: listener,
+		cancel:   cancel,
 		changed:  make(chan struct{}),
 		links:    make(map[*link]struct{}),
 	}
 	u.Host = listener.Addr().String()
 	p.url = u.String()
-	ctx, cancel := context.WithCancel(context.Background())
 	p.running.Go(func() { p.accept(ctx) })
-	tb.Cleanup(func() {
-		cancel()
-		p.close()
-	})
-	return p
+	return p, nil
 }
 
-// close ends the proxy and all connections through it, and waits for their goroutines.
-func (p *FaultProxy) close() {
+// Close ends the proxy and all connections through it, and waits for their goroutines.
+func (p *FaultProxy) Close() {
+	p.cancel()
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
