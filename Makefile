@@ -2,7 +2,7 @@
 # ARGS goes on to what is run: make test ARGS='-run TestA1 ./reconnect'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench chaos fuzz tidy-check
+.PHONY: help setup demo test lint bench targets chaos fuzz tidy-check
 
 FUZZTIME ?= 30s
 
@@ -28,7 +28,11 @@ lint: ## gofmt, go vet, staticcheck; shellcheck where it is installed
 	@scripts/setup
 	@scripts/lint
 
-bench: setup ## the benchmarks
+bench: setup ## ours beside the driver used by hand, in under five minutes; the table goes to .build/bench.md
+	@$(BUILD) .build/bench ./internal/testenv/bench
+	@.build/bench -o .build/bench.md $(ARGS)
+
+targets: setup ## the Go benchmarks: outbox and inbox beside other designs, and parts of the rest
 	@$(BUILD) .build/suite ./internal/testenv/suite
 	@.build/suite bench $(ARGS)
 

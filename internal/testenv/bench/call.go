@@ -104,23 +104,32 @@ func callOurs(ctx context.Context, s spec) (figures, error) {
 	return f, errors.Join(err, conn.Close(context.Background()))
 }
 
-// serve answers both sides' calls, as the least that a server can be, until its standard input is closed.
+// serve answers both sides' calls until its standard input is closed.
 func serve(_ context.Context, s spec) (figures, error) {
+	conn, err := serveOn(s)
+	if err != nil {
+		return figures{}, err
+	}
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	return figures{}, conn.Close()
+}
+
+// serveOn is the least that a server can be, for as long as the connection lives.
+func serveOn(s spec) (*amqp.Connection, error) {
 	conn, err := s.dialRaw()
 	if err != nil {
-		return figures{}, err
+		return nil, err
 	}
-	defer conn.Close()
 	ch, err := conn.Channel()
-	if err != nil {
-		return figures{}, err
+	if err == nil {
+		err = ch.Qos(window, 0, false)
 	}
-	if err := ch.Qos(window, 0, false); err != nil {
-		return figures{}, err
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
 	in, err := ch.Consume(s.Queue, "", false, false, false, false, nil)
 	if err != nil {
-		return figures{}, err
+		return nil, errors.Join(err, conn.Close())
 	}
 	go func() {
 		for d := range in {
@@ -128,6 +137,5 @@ func serve(_ context.Context, s spec) (figures, error) {
 			_ = d.Ack(false)
 		}
 	}()
-	_, _ = os.Stdin.Read(make([]byte, 1))
-	return figures{}, nil
+	return conn, nil
 }

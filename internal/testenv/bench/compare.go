@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -56,6 +57,9 @@ func (s *stand) compare(ctx context.Context, c benchCase) (result, error) {
 func (s *stand) once(ctx context.Context, c benchCase, side string) (f figures, err error) {
 	sp := s.spec(c)
 	sp.Side = side
+	if s.profiles != "" {
+		sp.Profile = filepath.Join(s.profiles, strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(c.name)+"."+side+".pprof")
+	}
 	remove, err := s.prepare(ctx, c, &sp)
 	if err != nil {
 		return f, fmt.Errorf("prepare: %w", err)

@@ -157,19 +157,24 @@ func (s spec) until(ctx context.Context, ok func(amqp.Queue) bool) error {
 	}
 }
 
-// held is what is in flight together: two channels with half of the messages each.
+// held is how many channels hold what is in flight, the same part each. Each has sent a message before, and so is open.
 const held = 2
 
+// sender is one of the two senders of what is in flight: it has sent a message already, so that its channel is open, and
+// publish sends so many more and waits for their confirms.
+type sender struct {
+	publish func() error
+	closing func() error
+}
+
 // inFlightRaw has so many messages sent whose confirms are held up.
-func inFlightRaw(ctx context.Context, s spec) (f figures, err error) {
-	return s.inFlight(ctx, func(url string, n int) (publish func() error, err error) {
-		through := s
-		through.URL = url
-		c, _, err := through.rawChannel()
+func inFlightRaw(ctx context.Context, s spec) (figures, error) {
+	return s.inFlight(ctx, func(s spec, n int) (sender, error) {
+		c, closing, err := s.rawChannel()
 		if err != nil {
-			return nil, err
+			return sender{}, err
 		}
-		return func() error {
+		publish := func() error {
 			pending := make([]*amqp.DeferredConfirmation, n)
 			for i := range pending {
 				if pending[i], err = c.send(c.body); err != nil {
@@ -182,58 +187,63 @@ func inFlightRaw(ctx context.Context, s spec) (f figures, err error) {
 				}
 			}
 			return nil
-		}, nil
+		}
+		return sender{publish, closing}, c.publish(c.body)
 	})
 }
 
-func inFlightOurs(ctx context.Context, s spec) (f figures, err error) {
-	return s.inFlight(ctx, func(url string, n int) (publish func() error, err error) {
-		through := s
-		through.URL = url
-		conn, err := through.dialOurs(ctx)
+func inFlightOurs(ctx context.Context, s spec) (figures, error) {
+	return s.inFlight(ctx, func(s spec, n int) (sender, error) {
+		conn, err := s.dialOurs(ctx)
 		if err != nil {
-			return nil, err
+			return sender{}, err
 		}
 		p, err := conn.NewPublisher(reconnect.PublisherConfig{Window: n, ConfirmTimeout: -1})
 		if err != nil {
-			return nil, err
+			return sender{}, errors.Join(err, conn.Close(ctx))
 		}
 		body := make([]byte, s.Size)
 		batch := make([]reconnect.Message, n)
 		for i := range batch {
 			batch[i] = reconnect.Message{Key: s.Queue, Publishing: amqp.Publishing{Body: body}}
 		}
-		return func() error { return p.PublishBatch(ctx, batch) }, nil
+		return sender{
+			func() error { return p.PublishBatch(ctx, batch) }, func() error { return conn.Close(context.Background()) },
+		}, p.PublishBatch(ctx, batch[:1])
 	})
 }
 
+// senders is how many share what is in flight: a Publisher's window has room for 65,535.
+const senders = 2
+
 // inFlight measures while all of it has arrived and nothing of that is told.
-func (s spec) inFlight(ctx context.Context, on func(url string, n int) (func() error, error)) (f figures, err error) {
+func (s spec) inFlight(ctx context.Context, newSender func(s spec, n int) (sender, error)) (f figures, err error) {
 	proxy, err := testenv.NewProxy(s.URL)
 	if err != nil {
 		return f, err
 	}
 	defer proxy.Close()
-	n := s.Callers / held
-	s.Callers = n * held
-	done := make(chan error, held)
-	var publish [held]func() error
-	for i := range publish {
-		if publish[i], err = on(proxy.URL(), n); err != nil {
+	through := s
+	through.URL = proxy.URL()
+	var sending [senders]sender
+	for i := range sending {
+		if sending[i], err = newSender(through, s.Callers/senders); err != nil {
 			return f, err
 		}
+		defer func() { err = errors.Join(err, sending[i].closing()) }()
 	}
 	before := memory()
 	proxy.FreezeToClient()
-	for i := range publish {
-		go func() { done <- publish[i]() }()
+	done := make(chan error, senders)
+	for _, one := range sending {
+		go func() { done <- one.publish() }()
 	}
-	if err := s.until(ctx, func(q amqp.Queue) bool { return q.Messages == s.Callers }); err != nil {
+	if err := s.until(ctx, func(q amqp.Queue) bool { return q.Messages == s.Callers+senders }); err != nil {
 		return f, err
 	}
 	f.Memory = (memory() - before) / float64(s.Callers)
 	proxy.Heal()
-	for range held {
+	for range sending {
 		err = errors.Join(err, <-done)
 	}
 	return f, err

@@ -1,8 +1,8 @@
 // Command bench runs code on the bare driver and code on this module in turn, against a real broker, and prints what ours
 // costs as ratios of what the driver costs when it is used well by hand.
 //
-//	bench [-run regexp] [-pairs 7] [-for 500ms] [-o file]   the short form, under five minutes
-//	bench -long ...                                         with more callers, sizes and links, and how cost grows
+//	bench [-run regexp] [-pairs 7] [-for 500ms] [-o file] [-profiles dir]   the short form, under five minutes
+//	bench -long ...   with more callers, sizes and links, and how cost grows
 //
 // Each run is a process of its own that does one thing on one side: a pair is a run of each, raw first and then ours, the next
 // pair the other way round. What is printed is the median of the pairs' ratios with their quartiles; of allocations, bytes
@@ -47,6 +47,8 @@ type options struct {
 	pairs int
 	time  time.Duration
 	out   string
+
+	profiles string
 }
 
 func parse() (options, error) {
@@ -56,6 +58,7 @@ func parse() (options, error) {
 	flag.IntVar(&o.pairs, "pairs", 7, "pairs a case")
 	flag.DurationVar(&o.time, "for", 500*time.Millisecond, "how long a run measures")
 	flag.StringVar(&o.out, "o", "", "file for the table")
+	flag.StringVar(&o.profiles, "profiles", "", "existing directory for a CPU profile of the last run of each case and side")
 	flag.Parse()
 	var err error
 	o.only, err = regexp.Compile(*only)

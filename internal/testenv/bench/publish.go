@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/reconnect"
@@ -15,9 +16,6 @@ const (
 	window    = 256  // of unconfirmed messages in a raw batch; ours has it by default
 	batchSize = 5000 // messages a call
 )
-
-// anID is as long as the ids that a Publisher makes. The raw side pays nothing for making one.
-const anID = "01989a4e-7d3c-7e52-9c1b-0123456789ab"
 
 var errUnconfirmed = errors.New("not confirmed")
 
@@ -51,11 +49,14 @@ func (s spec) rawChannel() (*rawChannel, func() error, error) {
 }
 
 func (c *rawChannel) send(body []byte) (*amqp.DeferredConfirmation, error) {
-	now := time.Now()
+	id, err := uuid.NewV7() // what a Publisher makes, too
+	if err != nil {
+		return nil, err
+	}
+	msg := amqp.Publishing{MessageId: id.String(), Timestamp: time.Now(), DeliveryMode: amqp.Persistent, Body: body}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ch.PublishWithDeferredConfirm(c.s.Exchange, c.s.Queue, true, false,
-		amqp.Publishing{MessageId: anID, Timestamp: now, DeliveryMode: amqp.Persistent, Body: body})
+	return c.ch.PublishWithDeferredConfirm("", c.s.Queue, true, false, msg)
 }
 
 func (c *rawChannel) publish(body []byte) error {

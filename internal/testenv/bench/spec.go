@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
+	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"runtime/pprof"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -33,6 +35,7 @@ type spec struct {
 	Prefetch   int
 	Messages   int // that a consumer finds
 	For        time.Duration
+	Profile    string // file for a CPU profile, if any
 }
 
 // paths are what a run can do, by the names of both sides' functions for it.
@@ -53,9 +56,21 @@ var paths = map[string]map[string]func(context.Context, spec) (figures, error){
 func (s spec) run(ctx context.Context) (figures, error) {
 	f := paths[s.Path][s.Side]
 	if f == nil {
-		return figures{}, fmt.Errorf("no such run")
+		return figures{}, errors.New("no such run")
 	}
-	return f(ctx, s)
+	if s.Profile == "" {
+		return f(ctx, s)
+	}
+	file, err := os.Create(s.Profile)
+	if err != nil {
+		return figures{}, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return figures{}, errors.Join(err, file.Close())
+	}
+	found, err := f(ctx, s)
+	pprof.StopCPUProfile()
+	return found, errors.Join(err, file.Close())
 }
 
 func (s spec) tls() *tls.Config {

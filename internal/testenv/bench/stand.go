@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -13,14 +15,11 @@ import (
 	"strings"
 	"time"
 
-	"crypto/x509"
-
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/testenv"
 	"github.com/warrenmq/warren/internal/testenv/provide"
 	"github.com/warrenmq/warren/pubsub"
-	"github.com/warrenmq/warren/reconnect"
 )
 
 // runTime bounds a run's process, and the start of the broker.
@@ -34,6 +33,8 @@ type stand struct {
 	options
 	provider *provide.Provider
 	broker   *provide.RabbitMQ
+	url      string
+	name     string // of this run of the program, in the names of queues
 	conn     *amqp.Connection
 	ca       string // of its TLS listener
 	slow     *testenv.FaultProxy
@@ -59,13 +60,14 @@ func newStand(ctx context.Context, o options) (_ *stand, err error) {
 	if err = s.start(ctx); err != nil {
 		return nil, err
 	}
-	if s.conn, err = amqp.Dial(s.broker.URL); err != nil {
+	s.url, s.name = s.broker.URL, rand.Text()[:8]
+	if s.conn, err = amqp.Dial(s.url); err != nil {
 		return nil, err
 	}
 	if !o.long {
 		return s, nil
 	}
-	if s.slow, err = testenv.NewProxy(s.broker.URL); err == nil {
+	if s.slow, err = testenv.NewProxy(s.url); err == nil {
 		s.slow.Delay(delay)
 	}
 	return s, err
@@ -114,7 +116,7 @@ func (s *stand) close() (err error) {
 // spec is what both sides of a case are told.
 func (s *stand) spec(c benchCase) spec {
 	s.queues++
-	out := spec{Path: c.path, URL: s.broker.URL, Queue: fmt.Sprintf("bench-%d", s.queues), Classic: c.queue == amqp.QueueTypeClassic,
+	out := spec{Path: c.path, URL: s.url, Queue: fmt.Sprintf("bench-%s-%d", s.name, s.queues), Classic: c.queue == amqp.QueueTypeClassic,
 		Callers: c.callers, Size: c.size, Prefetch: c.prefetch, Messages: c.messages, For: s.time}
 	switch c.link {
 	case linkTLS:
@@ -150,7 +152,7 @@ func (s *stand) prepare(ctx context.Context, c benchCase, sp *spec) (remove func
 
 // fill publishes what a consumer finds, and some more, since a prefetch goes on for a moment.
 func (s *stand) fill(sp spec) error {
-	sp.URL, sp.CA, sp.Exchange = s.broker.URL, "", ""
+	sp.URL, sp.CA = s.url, ""
 	c, closing, err := sp.rawChannel()
 	if err != nil {
 		return err
@@ -159,7 +161,8 @@ func (s *stand) fill(sp spec) error {
 }
 
 func (s *stand) subscribe(ctx context.Context, sp spec) error {
-	conn, err := reconnect.Dial(ctx, s.broker.URL, reconnect.Config{Name: "bench"})
+	sp.URL, sp.CA = s.url, ""
+	conn, err := sp.dialOurs(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func head(w io.Writer) {
 // row is the line of a case.
 func row(c benchCase, r result) string {
 	cells := []string{c.name, r.rate.String(), r.cpu.String(), r.p50.String(), r.p99.String(),
-		both(r, func(f figures) float64 { return f.CPU }, "%.0f"), both(r, func(f figures) float64 { return f.Allocs }, "%.0f"),
+		both(r, func(f figures) float64 { return f.CPU }, "%.1f"), both(r, func(f figures) float64 { return f.Allocs }, "%.1f"),
 		both(r, func(f figures) float64 { return f.Bytes }, "%.0f"), both(r, func(f figures) float64 { return f.Writes }, "%.2f"), c.target.judge(r)}
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
@@ -57,7 +57,7 @@ func (t target) judge(r result) string {
 	check("CPU", t.cpu, r.cpu.mid, false)
 	check("p50", t.p50, r.p50.mid, false)
 	check("p99", t.p99, r.p99.mid, false)
-	check("allocations", t.allocs, r.ourSide.Allocs, false)
+	check("allocations", t.allocs, math.Round(r.ourSide.Allocs), false)
 	check("write calls", t.writes, r.ourSide.Writes, false)
 	return strings.Join(said, ", ")
 }

@@ -1,0 +1,58 @@
+package consume
+
+import (
+	"context"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+)
+
+// The link is lost while acknowledgements gather, in a handler behind others that have finished, and when they were sent and have
+// not arrived: what was not acknowledged comes again, and nothing is missing or acknowledged unseen.
+func TestCutInsideAPendingAckBatch(t *testing.T) {
+	t.Parallel()
+	const n = 170 // the last freeze ends before the last message
+	for name, breaks := range map[string]func(proxy *testenv.FaultProxy, i int){
+		"while they gather": func(proxy *testenv.FaultProxy, i int) {
+			if i%20 == 10 {
+				proxy.Cut()
+			}
+		},
+		"on their way": func(proxy *testenv.FaultProxy, i int) {
+			switch i % 60 {
+			case 5:
+				proxy.FreezeToBroker()
+			case 45:
+				proxy.Cut()
+				proxy.Heal()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, amqp.Table{"x-queue-type": "quorum"})
+			proxy := testenv.Proxy(t, r.broker.URL())
+			r.link = newLink(t, proxy.URL())
+			r.publish(0, n)
+			seen := map[string]int{} // of one worker, that is one goroutine at a time
+			again := 0
+			cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
+				if seen[d.MessageId]++; seen[d.MessageId] > 1 {
+					again++
+					return nil
+				}
+				breaks(proxy, len(seen))
+				return nil
+			})
+			cfg.Prefetch = 100
+			l := start(t, cfg)
+			r.empty(0)
+			require.NoError(t, l.stop())
+			require.Len(t, seen, n)
+			require.Positive(t, again, "no acknowledgement was lost")
+		})
+	}
+}

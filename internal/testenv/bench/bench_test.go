@@ -1,0 +1,75 @@
+package main
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/warrenmq/warren/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// Every run of either side does what it should, briefly, and has found out what its row shows.
+func TestEachRun(t *testing.T) {
+	broker := testenv.Shared(t)
+	s := &stand{options: options{time: 20 * time.Millisecond, pairs: 1}, url: broker.URL(), name: testenv.Name(t, "q"), conn: broker.Dial(t)}
+	for _, c := range []benchCase{
+		{path: "publish", queue: quorum, callers: 4, size: 256},
+		{path: "batch", queue: classic, callers: 1, size: 256},
+		{path: "consume", queue: quorum, callers: 2, size: 16, prefetch: 100, messages: 300},
+		{path: "subscribe", queue: quorum, callers: 1, size: 16, messages: 300},
+		{path: "call", queue: classic, callers: 2, size: 16},
+		{path: "call-fast", queue: classic, callers: 1, size: 16},
+		{path: "latency", queue: quorum, callers: 1, size: 16},
+		{path: "idle", queue: classic, callers: 3},
+		{path: "inflight", queue: classic, callers: 2000, size: 16},
+		{path: "topology", queue: classic, callers: 10},
+	} {
+		for _, side := range []string{raw, ours} {
+			if paths[c.path][side] == nil {
+				continue
+			}
+			t.Run(c.path+" "+side, func(t *testing.T) {
+				sp := s.spec(c)
+				sp.Side = side
+				remove, err := s.prepare(t.Context(), c, &sp)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, remove()) }()
+				if c.path == "call" || c.path == "call-fast" {
+					server, err := serveOn(sp)
+					require.NoError(t, err)
+					defer func() { require.NoError(t, server.Close()) }()
+				}
+				f, err := sp.run(t.Context())
+				require.NoError(t, err)
+				switch c.path {
+				case "idle", "inflight":
+					require.Positive(t, f.Memory)
+				case "topology":
+					require.Positive(t, f.Seconds)
+				case "latency":
+					require.Positive(t, f.P50)
+				default:
+					require.Positive(t, f.Rate)
+					require.Positive(t, f.CPU)
+					require.Positive(t, f.Allocs)
+				}
+			})
+		}
+	}
+}
+
+func TestSpread(t *testing.T) {
+	require.Equal(t, spread{2, 4, 6}, spreadOf([]float64{7, 1, 4, 3, 2, 6, 5}))
+	require.Equal(t, spread{5, 5, 5}, spreadOf([]float64{5}))
+	require.Equal(t, "–", spreadOf([]float64{1, math.NaN()}).String())
+}
+
+func TestJudge(t *testing.T) {
+	r := result{rate: spread{mid: 0.9}, cpu: spread{mid: 0.7}, ourSide: figures{Allocs: 34}}
+	require.Equal(t, "**not rate ≥ 0.95**, CPU ≤ 0.8, **not allocations ≤ 33**", target{rate: 0.95, cpu: 0.8, allocs: 33}.judge(r))
+	require.Empty(t, target{}.judge(r))
+}
