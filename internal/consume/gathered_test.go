@@ -15,19 +15,20 @@ import (
 func TestCutInsideAPendingAckBatch(t *testing.T) {
 	t.Parallel()
 	const n = 170 // the last freeze ends before the last message
-	for name, breaks := range map[string]func(proxy *testenv.FaultProxy, i int){
-		"while they gather": func(proxy *testenv.FaultProxy, i int) {
+	for name, breaks := range map[string]func(ctx context.Context, proxy *testenv.FaultProxy, i int){
+		"while they gather": func(ctx context.Context, proxy *testenv.FaultProxy, i int) {
 			if i%20 == 10 {
 				proxy.Cut()
 			}
 		},
-		"on their way": func(proxy *testenv.FaultProxy, i int) {
+		"on their way": func(ctx context.Context, proxy *testenv.FaultProxy, i int) {
 			switch i % 60 {
 			case 5:
 				proxy.FreezeToBroker()
 			case 45:
 				proxy.Cut()
 				proxy.Heal()
+				<-ctx.Done() // else what is in the buffer is handled as far as the next freeze
 			}
 		},
 	} {
@@ -39,15 +40,15 @@ func TestCutInsideAPendingAckBatch(t *testing.T) {
 			r.publish(0, n)
 			seen := map[string]int{} // of one worker, that is one goroutine at a time
 			again := 0
-			cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
+			cfg := r.config(func(ctx context.Context, d amqp.Delivery) error {
 				if seen[d.MessageId]++; seen[d.MessageId] > 1 {
 					again++
 					return nil
 				}
-				breaks(proxy, len(seen))
+				breaks(ctx, proxy, len(seen))
 				return nil
 			})
-			cfg.Prefetch = 100
+			cfg.Prefetch = n + 1 // so that a frozen link has all it needs
 			l := start(t, cfg)
 			r.empty(0)
 			require.NoError(t, l.stop())
