@@ -15,7 +15,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/idempotency"
+	"github.com/warrenmq/warren/outbox"
 	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/retry"
 	"github.com/warrenmq/warren/workqueue"
 )
 
@@ -29,7 +31,7 @@ type Payment struct {
 func book(ctx context.Context, tx pgx.Tx, d amqp.Delivery) error {
 	var p Payment
 	if err := json.Unmarshal(d.Body, &p); err != nil {
-		return err // to the dead-letter queue
+		return retry.Permanent(err) // to the dead-letter queue at once, also with a Retrier around
 	}
 	_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $2 WHERE id = $1", p.Account, p.Amount)
 	return err
@@ -98,6 +100,28 @@ func ExampleConfig_key() {
 		log.Fatal(err)
 	}
 	_ = inbox.Handle(book)
+}
+
+// A consumer that sends a message of its own: inbox and outbox in one transaction, so that the balance, the key and the
+// receipt are there together or not at all. The relay is woken after the commit, which is when the handler has returned;
+// without that the receipt leaves within the relay's PollInterval. Around all of it goes the Retrier.
+func ExampleInbox_Handle() {
+	withReceipt := func(inbox *idempotency.Inbox, box *outbox.Outbox, retrier *retry.Retrier) workqueue.Handler {
+		booked := inbox.Handle(func(ctx context.Context, tx pgx.Tx, d amqp.Delivery) error {
+			if err := book(ctx, tx, d); err != nil {
+				return err
+			}
+			return box.Enqueue(ctx, tx, outbox.Message{Key: "receipts", Publishing: amqp.Publishing{CorrelationId: d.MessageId, Body: d.Body}})
+		})
+		return retrier.Handle(func(ctx context.Context, d amqp.Delivery) error {
+			err := booked(ctx, d)
+			if err == nil {
+				box.Wake()
+			}
+			return err
+		})
+	}
+	_ = withReceipt
 }
 
 // Something that has to happen once, without a message.

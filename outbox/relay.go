@@ -158,8 +158,8 @@ func NewRelay(o *Outbox, pub Publisher, cfg RelayConfig) (*Relay, error) {
 // Run relays until ctx ends, through every loss of the database and of the broker. Then it fetches nothing more, waits for
 // the confirmations of what it has sent, for up to ShutdownTimeout, deletes that, and returns nil, or an error that counts
 // the messages that will be sent again because they were not confirmed or not deleted in time. What it has fetched and not
-// sent stays. It returns earlier only when its publisher is closed, with reconnect.ErrClosed. It may be called again
-// afterwards, but not twice at once.
+// sent stays. It returns earlier only when its publisher is closed, with reconnect.ErrClosed; it notices that with the next
+// message. It may be called again afterwards, but not twice at once.
 //
 // A database that is away, or has no tables yet, is asked again with backoff.
 func (r *Relay) Run(ctx context.Context) error {

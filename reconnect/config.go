@@ -38,7 +38,8 @@ type Config struct {
 	Lazy bool
 
 	// TLS is used for amqps URLs and cloned for each dial; its ServerName, when empty, becomes the name of the host dialed.
-	// Default: the system's roots, or the certificate files named in the URL's query.
+	// It does not make an amqp URL a secure one: then it is not used. Default: the system's roots, or the certificate files
+	// named in the URL's query.
 	TLS *tls.Config
 
 	// TLSFunc, when set, is asked for the TLS configuration at each dial, instead of TLS: certificates renewed on disk
@@ -51,7 +52,7 @@ type Config struct {
 	// given here as expiry must be no later than the token's, from where on the broker refuses everything (403) and, from
 	// RabbitMQ 4.2.6 on, closes the connection. A secret that it refuses ends the connection, and the next dial asks again.
 	// For a user by client certificate return an *amqp.ExternalAuth, or name the mechanism in the URL
-	// (auth_mechanism=external).
+	// (auth_mechanism=external); the broker needs its plugin rabbitmq_auth_mechanism_ssl for that.
 	Credentials func(ctx context.Context) (auth amqp.Authentication, expires time.Time, err error)
 
 	// Heartbeat is the interval asked of the broker, whole seconds, 1 s to 65535 s; the smaller of both sides' holds. A

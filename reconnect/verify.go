@@ -20,6 +20,8 @@ import (
 // configure it; what is Skip, and exclusive queues, which come and go with their connection, are not looked at. Bindings
 // and policies cannot be seen over AMQP and are not compared.
 //
+// The user needs the right to configure each of what is compared, and no other.
+//
 // It asks by declaring again what is there already, together with an argument that would keep a queue from being made. There
 // is none for an exchange: one that somebody deletes in the very moment between two questions would be made anew. It blocks
 // until the broker has answered, through losses of the link, or until ctx ends.

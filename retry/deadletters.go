@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -117,7 +118,7 @@ func (l *DeadLetters) Watch(ctx context.Context, every time.Duration, fn func(co
 
 // failed says what was attempted.
 func (l *DeadLetters) failed(what string, err error) error {
-	return fmt.Errorf("retry: %s dead letters of queue %q: %w", what, l.queue, err)
+	return prefix.Wrap(fmt.Sprintf("retry: %s dead letters of queue %q", what, l.queue), err)
 }
 
 // codeOf returns the code of the broker's error in the chain, or 0.

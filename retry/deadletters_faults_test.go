@@ -242,6 +242,7 @@ func TestRedriveEndsWithItsSurroundings(t *testing.T) {
 	}
 	_, err := s.letters.Redrive(s.within(patience), where(func() { panic("of the caller") }))
 	require.ErrorContains(t, err, "panic: of the caller")
+	s.lost(t, 30) // what was in hand is given back a moment later
 	_, err = s.letters.Redrive(s.within(patience), where(runtime.Goexit))
 	require.ErrorContains(t, err, "has ended its goroutine")
 	s.lost(t, 30)

@@ -75,7 +75,8 @@
 // # Errors
 //
 // A handler's error decides. One that is Permanent (by behaviour: a method Permanent() bool) goes to the dead-letter queue
-// at once, as does a body that JSON cannot decode; After, or a method RetryAfter() time.Duration, names the delay; a method
+// at once, as does a body that the JSON of the worker's package cannot decode (not one that a handler of yours decodes by
+// itself: mark that error with Permanent); After, or a method RetryAfter() time.Duration, names the delay; a method
 // NotNow() bool keeps the message where it is, uncounted; anything else, and a panic, costs an attempt. The dead letter says
 // which it was.
 //

@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/internal/wire"
 )
 
@@ -30,7 +31,7 @@ func (r *Retrier) Later(ctx context.Context, msg amqp.Publishing, d time.Duratio
 	c := copied{exchange: r.policy.DeadLetterExchange, msg: msg}
 	r.address(&c, delay)
 	if err := r.send(ctx, c); err != nil {
-		return fmt.Errorf("retry: later into queue %q: %w", r.queue, err)
+		return prefix.Wrap(fmt.Sprintf("retry: later into queue %q", r.queue), err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -54,7 +55,7 @@ func New(ctx context.Context, conn *reconnect.Conn, queue string, p Policy) (*Re
 	r := &Retrier{conn: conn, queue: queue, policy: p.withDefaults(), topology: p.Topology(queue), pub: pub, blind: blind,
 		log: cfg.Logger.With("queue", queue), consumer: cfg.Name, declaring: make(chan struct{}, 1)}
 	if err := conn.Declare(ctx, r.topology); err != nil {
-		return nil, fmt.Errorf("retry: queue %q: %w", queue, p.explain(queue, err))
+		return nil, prefix.Wrap(fmt.Sprintf("retry: queue %q", queue), p.explain(queue, err))
 	}
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/internal/telemetry"
 	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
@@ -124,7 +125,9 @@ func (c *Client) learn(key string, d *amqp.Delivery, err error) {
 	}
 }
 
-func callFailed(queue string, err error) error { return fmt.Errorf("rpc: call %q: %w", queue, err) }
+func callFailed(queue string, err error) error {
+	return prefix.Wrap(fmt.Sprintf("rpc: call %q", queue), err, "rpc: ")
+}
 
 // request completes req and checks it.
 func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Publishing) (request, error) {

@@ -24,8 +24,9 @@
 // deadline, and reconnect.ErrUnknown in it tells that it may have been executed all the same. Answers that nobody waits for
 // any more, second ones, and what somebody else sends are dropped and counted (Client.Dropped).
 //
-// No handler starts later than its caller's deadline, but for what their clocks are apart and for its own wait in a prefetch: the
-// broker hands out no request whose time is over, and the server drops those that have waited here for too long (Server.Expired).
+// No handler starts later than its caller's deadline, but for its request's way to the queue, for what their clocks are apart, and
+// for its own wait in a prefetch: the broker hands out no request whose time, counted from its arrival there, is over, and the
+// server drops those that have waited here for too long (Server.Expired).
 // The handler's context has what is left of the time, never more than ServerConfig.MaxDeadline.
 //
 // A request that was given to a server which then died is not executed by another one, since the first may have: its caller is told

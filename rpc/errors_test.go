@@ -30,6 +30,7 @@ func TestP39NoServerAtOnce(t *testing.T) {
 	_, err = s.call(c, "x", patience)
 	took(t, began, 200*time.Millisecond, "the error")
 	require.ErrorIs(t, err, rpc.ErrNoServer)
+	require.ErrorContains(t, err, fmt.Sprintf("rpc: call %q: no server: ", s.queue), "the package is named once")
 	require.NotErrorIs(t, err, reconnect.ErrUnknown)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.Zero(t, c.Pending())

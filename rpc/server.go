@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/consume"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
 )
@@ -105,7 +106,7 @@ func (s *Server) Run(ctx context.Context) error {
 	stop := s.cancels.open(context.WithoutCancel(ctx))
 	defer stop()
 	if err := s.loop.Run(ctx); err != nil {
-		return fmt.Errorf("rpc: server of queue %q: %w", s.queue, err)
+		return prefix.Wrap(fmt.Sprintf("rpc: server of queue %q", s.queue), err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/backoff"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -46,7 +47,7 @@ func Move(ctx context.Context, conn *reconnect.Conn, from, to Queue) (moved int,
 		moved, err = m.run(ctx)
 	}
 	if err != nil {
-		return moved, fmt.Errorf("workqueue: move queue %q to %q: %w", from.Name, to.Name, err)
+		return moved, prefix.Wrap(fmt.Sprintf("workqueue: move queue %q to %q", from.Name, to.Name), err)
 	}
 	return moved, nil
 }

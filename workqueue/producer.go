@@ -10,6 +10,7 @@ import (
 
 	"github.com/warrenmq/warren/internal/codec"
 	"github.com/warrenmq/warren/internal/once"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -48,10 +49,7 @@ func (p *Producer) Publish(ctx context.Context, msg amqp.Publishing) error {
 	if err := p.declare(ctx); err != nil {
 		return err
 	}
-	if err := p.pub.Publish(ctx, "", p.queue, msg); err != nil {
-		return fmt.Errorf("workqueue: %w", err)
-	}
-	return nil
+	return p.failed(p.pub.Publish(ctx, "", p.queue, msg))
 }
 
 // PublishJSON is Publish of v as JSON, with content type application/json. A value that cannot be encoded is a permanent
@@ -60,7 +58,7 @@ func (p *Producer) Publish(ctx context.Context, msg amqp.Publishing) error {
 func (p *Producer) PublishJSON(ctx context.Context, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue, codec.Permanent(err))
+		return p.failed(codec.Permanent(err))
 	}
 	return p.Publish(ctx, amqp.Publishing{ContentType: "application/json", Body: body})
 }
@@ -79,16 +77,18 @@ func (p *Producer) PublishBatch(ctx context.Context, msgs []amqp.Publishing) err
 	for i, msg := range msgs {
 		batch[i] = reconnect.Message{Key: p.queue, Publishing: msg}
 	}
-	if err := p.pub.PublishBatch(ctx, batch); err != nil {
-		return fmt.Errorf("workqueue: %w", err)
-	}
-	return nil
+	return p.failed(p.pub.PublishBatch(ctx, batch))
 }
 
 // declare puts the queue on the broker before the first message.
 func (p *Producer) declare(ctx context.Context) error {
-	if err := p.declared.Do(ctx); err != nil {
-		return fmt.Errorf("workqueue: publish to queue %q: %w", p.queue, err)
+	return p.failed(p.declared.Do(ctx))
+}
+
+// failed says what was attempted, by the name of the queue alone: its exchange is the default one.
+func (p *Producer) failed(err error) error {
+	if err == nil {
+		return nil // the hot path makes no text
 	}
-	return nil
+	return prefix.Wrap(fmt.Sprintf("workqueue: publish to queue %q", p.queue), err, fmt.Sprintf("publish to exchange \"\" with key %q: ", p.queue))
 }

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/consume"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
 )
@@ -120,7 +121,7 @@ func deadLetterer(conn *reconnect.Conn, q Queue) (func(context.Context, amqp.Del
 // *reconnect.TopologyError, or reconnect.ErrClosed. It may be called again afterwards, but not twice at once.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.loop.Run(ctx); err != nil {
-		return fmt.Errorf("workqueue: worker of queue %q: %w", w.queue, err)
+		return prefix.Wrap(fmt.Sprintf("workqueue: worker of queue %q", w.queue), err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package workqueue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -108,6 +109,7 @@ func TestFullQueueRefuses(t *testing.T) {
 			return false
 		}
 		require.ErrorIs(t, err, reconnect.ErrRefused)
+		require.EqualError(t, err, fmt.Sprintf("workqueue: publish to queue %q: refused by a queue", s.queue.Name), "said once")
 		return true
 	}, "the queue refuses when it is full")
 	require.Equal(t, accepted, s.depth(s.queue.Name), "what was accepted is there, what was refused is not")

@@ -80,6 +80,12 @@ func workqueueRoles() []role {
 		_, err = workqueue.Move(c.ctx, c.user, from, plain(n))
 		return err
 	}
+	verify := func(c *cast, n string) error {
+		if err := c.operate(reconnect.Passive, plain(n).Topology()); err != nil {
+			return err
+		}
+		return c.user.Verify(c.ctx, plain(n).Topology())
+	}
 	declare := func(n string) []right {
 		return slices.Concat(configure(n, n+".dlq"), write(defaultExchange), read(n))
 	}
@@ -97,6 +103,7 @@ func workqueueRoles() []role {
 		{"workqueue/move", func(n string) []right {
 			return slices.Concat(configure(n, n+".dlq", n+".moving"), write(defaultExchange), read(n, n+".moving"))
 		}, move},
+		{"workqueue/verify", func(n string) []right { return configure(n, n+".dlq") }, verify},
 		{"workqueue/classic with an own dead-letter exchange", declareOwn, work(classic, true)},
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/warrenmq/warren/internal/codec"
 	"github.com/warrenmq/warren/internal/once"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -48,10 +49,7 @@ func (p *Publisher) Publish(ctx context.Context, key string, msg amqp.Publishing
 	if err == nil {
 		err = p.pub.Publish(ctx, p.outlet.Exchange, key, msg)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.outlet.Package, err)
-	}
-	return nil
+	return prefix.Wrap(p.outlet.Package, err)
 }
 
 // PublishJSON is Publish of v as JSON, with content type application/json. A value that cannot be encoded is a permanent
@@ -71,7 +69,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 		return nil
 	}
 	if err := p.declare(ctx); err != nil {
-		return fmt.Errorf("%s: %w", p.outlet.Package, err)
+		return prefix.Wrap(p.outlet.Package, err)
 	}
 	ours := make([]reconnect.Message, 0, len(msgs))
 	var foreign reconnect.BatchError
@@ -90,10 +88,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 	if foreign != nil {
 		err = merge(foreign, err)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.outlet.Package, err)
-	}
-	return nil
+	return prefix.Wrap(p.outlet.Package, err)
 }
 
 // merge fills the outcome of a batch of the remaining messages into all.
@@ -117,7 +112,7 @@ func merge(all reconnect.BatchError, rest error) error {
 // declare puts the topology on the broker before the first message.
 func (p *Publisher) declare(ctx context.Context) error {
 	if err := p.declared.Do(ctx); err != nil {
-		return fmt.Errorf("publish to %s: %w", named(p.outlet.Exchange), err)
+		return prefix.Wrap("publish to "+named(p.outlet.Exchange), err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/consume"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -99,10 +100,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	if s.live != nil {
 		defer s.live.leave(ctx)
 	}
-	if err := s.loop.Run(ctx); err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
-	}
-	return nil
+	return prefix.Wrap(s.name, s.loop.Run(ctx))
 }
 
 // Ready returns a channel that is closed once everything is bound and every handler's channel consumes.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/warrenmq/warren/internal/codec"
 	"github.com/warrenmq/warren/internal/once"
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/internal/wire"
 	"github.com/warrenmq/warren/reconnect"
 )
@@ -58,7 +59,7 @@ func (p *Publisher) Publish(ctx context.Context, key string, msg amqp.Publishing
 		err = p.pub.Publish(ctx, m.Exchange, m.Key, m.Publishing)
 	}
 	if err != nil {
-		return fmt.Errorf("consistenthash: publish with key %q: %w", key, err)
+		return prefix.Wrap(fmt.Sprintf("consistenthash: publish with key %q", key), err)
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 		return nil
 	}
 	if err := p.declared.Do(ctx); err != nil {
-		return fmt.Errorf("consistenthash: publish a batch: %w", err)
+		return prefix.Wrap("consistenthash: publish a batch", err)
 	}
 	faults := make(reconnect.BatchError, len(msgs))
 	batch, places := make([]reconnect.Message, 0, len(msgs)), make([]int, 0, len(msgs))
@@ -107,9 +108,9 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 			faults[places[i]] = err
 		}
 	case err != nil:
-		return fmt.Errorf("consistenthash: publish a batch: %w", err)
+		return prefix.Wrap("consistenthash: publish a batch", err)
 	}
-	return fmt.Errorf("consistenthash: publish a batch: %w", faults)
+	return prefix.Wrap("consistenthash: publish a batch", faults)
 }
 
 func (p *Publisher) send(ctx context.Context, batch []reconnect.Message) error {

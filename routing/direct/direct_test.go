@@ -95,11 +95,13 @@ func TestUnroutable(t *testing.T) {
 	s.subscribe(s.group("orders", "a", "b"), in.handle)
 	p := s.publisher()
 	var returned *reconnect.ReturnedError
-	require.ErrorAs(t, p.Publish(t.Context(), "order.creatd", amqp.Publishing{}), &returned)
+	err := p.Publish(t.Context(), "order.creatd", amqp.Publishing{})
+	require.ErrorAs(t, err, &returned)
 	require.Equal(t, "order.creatd", returned.Key)
+	require.ErrorContains(t, err, fmt.Sprintf(`direct: publish to exchange %q with key "order.creatd": `, s.exchange.Name), "said once")
 
 	var failed reconnect.BatchError
-	err := p.PublishBatch(t.Context(), []reconnect.Message{{Key: "a"}, {Key: "c"}, {Key: "a", Exchange: "elsewhere"}, {Key: "b", Exchange: s.exchange.Name}})
+	err = p.PublishBatch(t.Context(), []reconnect.Message{{Key: "a"}, {Key: "c"}, {Key: "a", Exchange: "elsewhere"}, {Key: "b", Exchange: s.exchange.Name}})
 	require.ErrorAs(t, err, &failed)
 	require.Len(t, failed, 4)
 	require.NoError(t, failed[0])
