@@ -26,6 +26,7 @@ func TestEachRun(t *testing.T) {
 		{path: "latency", queue: quorum, callers: 1, size: 16},
 		{path: "idle", queue: classic, callers: 3},
 		{path: "inflight", queue: classic, callers: 2000, size: 16},
+		{path: "recover", queue: quorum, callers: 1, size: 16},
 		{path: "topology", queue: classic, callers: 10},
 	} {
 		for _, side := range []string{raw, ours} {
@@ -48,6 +49,9 @@ func TestEachRun(t *testing.T) {
 				switch c.path {
 				case "idle", "inflight":
 					require.Positive(t, f.Memory)
+				case "recover":
+					require.Positive(t, f.Published)
+					require.Positive(t, f.Delivered)
 				case "topology":
 					require.Positive(t, f.Seconds)
 				case "latency":

@@ -96,5 +96,6 @@ func medians(fs []figures) figures {
 		CPU: of(func(f figures) float64 { return f.CPU }), Allocs: of(func(f figures) float64 { return f.Allocs }),
 		Bytes: of(func(f figures) float64 { return f.Bytes }), Writes: of(func(f figures) float64 { return f.Writes }),
 		Seconds: of(func(f figures) float64 { return f.Seconds }), Memory: of(func(f figures) float64 { return f.Memory }),
+		Published: of(func(f figures) float64 { return f.Published }), Delivered: of(func(f figures) float64 { return f.Delivered }),
 	}
 }

@@ -30,6 +30,8 @@ func (s *stand) growth(ctx context.Context, table *strings.Builder) error {
 	}{
 		{"memory of an idle worker", "idle", classic, []int{10, 100, 1000}, "KiB", func(f figures) float64 { return f.Memory / 1024 }, true},
 		{"memory of a message of 256 B in flight", "inflight", classic, []int{1000, 10_000, 100_000}, "KiB", func(f figures) float64 { return f.Memory / 1024 }, true},
+		{"X1 first confirmed publish after a cut; the driver dials again after 100 ms", "recover", quorum, []int{1}, "ms", func(f figures) float64 { return f.Published * 1e3 }, true},
+		{"X1 first delivery after a cut", "recover", quorum, []int{1}, "ms", func(f figures) float64 { return f.Delivered * 1e3 }, true},
 		{"first channel after a cut, by entities declared again", "topology", classic, []int{10, 100, 1000}, "ms", func(f figures) float64 { return f.Seconds * 1e3 }, false},
 		{"memory of an entity", "topology", classic, []int{1000}, "KiB", func(f figures) float64 { return f.Memory / 1024 }, false},
 	} {

@@ -43,9 +43,7 @@ func (t *trips) run(ctx context.Context, s spec, publish func(body []byte) error
 	for {
 		select {
 		case <-tick.C:
-			body := make([]byte, s.Size)
-			binary.BigEndian.PutUint64(body, uint64(time.Now().UnixNano()))
-			if err := publish(body); err != nil {
+			if err := publish(stamped(s.Size, time.Now())); err != nil {
 				return figures{}, err
 			}
 		case <-t.done:

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// figures are what a run found out. All but Rate, P50, P99 and the last two are per message.
+// figures are what a run found out. The first are per message, but for Rate, P50 and P99.
 type figures struct {
 	Rate     float64 // messages a second
 	CPU      float64 // of this process, user and system, in µs
@@ -21,8 +21,9 @@ type figures struct {
 	Allocs   float64
 	Bytes    float64 // allocated
 	Writes   float64 // write system calls
-	Seconds  float64 // what a run took that measures something else
-	Memory   float64 // in bytes, likewise
+
+	// Of runs that measure something else: seconds, bytes, and the seconds from a cut to the first publish and delivery.
+	Seconds, Memory, Published, Delivered float64
 }
 
 // mark is what has been used up at one moment.

@@ -50,6 +50,7 @@ var paths = map[string]map[string]func(context.Context, spec) (figures, error){
 	"serve":     {raw: serve},
 	"idle":      {raw: idleRaw, ours: idleOurs},
 	"inflight":  {raw: inFlightRaw, ours: inFlightOurs},
+	"recover":   {raw: recoverRaw, ours: recoverOurs},
 	"topology":  {ours: topologyOurs},
 }
 
