@@ -36,7 +36,7 @@ func SQL(tx interface {
 // except in bodies and in headers of type []byte. Kinds of headers are kept exactly, but for fractions of seconds.
 //
 // It takes one statement for each lane that messages go to, however many they are, one for all those with NotBefore, and
-// more only when bodies together exceed 128 MiB. An error of the database leaves tx aborted, as any error does. The trace
+// more only when bodies and headers together exceed 128 MiB. An error of the database leaves tx aborted, as any error does. The trace
 // that ctx belongs to goes on in the headers of messages that carry none yet.
 //
 // To keep the order of a key, enqueue after the statement that locks what the key stands for, such as the update of its

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// maxStatement bounds the bodies of one INSERT, in bytes. PostgreSQL takes 1 GB for an array and for a whole message.
+// maxStatement bounds the bodies and the headers of one INSERT, in bytes. PostgreSQL takes 1 GB for an array and for a whole
+// message.
 const maxStatement = 128 << 20
 
 // insertColumns come from parallel arrays: one statement for any number of rows. unnest gives them back in their order,
@@ -44,6 +45,17 @@ type entry struct {
 	notBefore           time.Time // zero: at once
 }
 
+// size is how much of a statement the entry takes, as good as.
+func (e *entry) size() int {
+	n := len(e.body)
+	for _, json := range []*string{e.properties, e.headers} {
+		if json != nil {
+			n += len(*json)
+		}
+	}
+	return n
+}
+
 // insert is one INSERT with its arguments.
 type insert struct {
 	sql  string
@@ -69,7 +81,7 @@ func group(sql string, entries []entry, belongs func(*entry) bool) []insert {
 		if !belongs(e) {
 			continue
 		}
-		if c.size+len(e.body) > maxStatement && len(c.ids) > 0 {
+		if c.size+e.size() > maxStatement && len(c.ids) > 0 {
 			all = append(all, c.insert(sql))
 			c = columns{}
 		}
@@ -100,7 +112,7 @@ func (c *columns) add(e *entry) {
 	c.properties = append(c.properties, e.properties)
 	c.header = append(c.header, e.headers)
 	c.bodies = append(c.bodies, e.body)
-	c.size += len(e.body)
+	c.size += e.size()
 	if !e.notBefore.IsZero() {
 		c.scheduled = true
 		c.lanes = append(c.lanes, int32(e.lane))

@@ -94,7 +94,7 @@ func (r *row) enqueued() Message {
 
 // Requeue has parked messages sent again, as if they had just been enqueued, behind all that waits: with their MessageId
 // and Timestamp, and all their attempts anew. It is one transaction. Messages that are not parked (any more) are named in
-// the error; the others are on their way then.
+// the error, the first 20 of them; the others are on their way then.
 func (o *Outbox) Requeue(ctx context.Context, ids ...uuid.UUID) error {
 	return o.unpark(ctx, "requeue", ids, func(tx pgx.Tx, ids []string) ([]string, error) {
 		lanes, err := selectAll[int](ctx, tx, "SELECT DISTINCT lane FROM "+o.tables.parked()+
@@ -117,13 +117,14 @@ func (o *Outbox) requeueSQL(lane int) string {
 	return fmt.Sprintf(`WITH taken AS (
     DELETE FROM %s WHERE message_id = ANY ($1::text[]::uuid[]) AND lane = $2 RETURNING *)
 INSERT INTO %s (%s) SELECT message_id, exchange, routing_key, ordering_key,
-    jsonb_build_object('timestamp', floor(extract(epoch FROM created_at))::bigint) || coalesce(nullif(properties, 'null'), '{}'),
+    jsonb_build_object('timestamp', CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at))::bigint END)
+        || coalesce(nullif(properties, 'null'), '{}'),
     headers, payload FROM taken ORDER BY parked_id
 RETURNING message_id::text`, o.tables.parked(), o.tables.lane(lane), insertColumns)
 }
 
-// Discard deletes parked messages for good. Messages that are not parked (any more) are named in the error; the others are
-// deleted then.
+// Discard deletes parked messages for good. Messages that are not parked (any more) are named in the error, the first 20 of
+// them; the others are deleted then.
 func (o *Outbox) Discard(ctx context.Context, ids ...uuid.UUID) error {
 	return o.unpark(ctx, "discard", ids, func(tx pgx.Tx, ids []string) ([]string, error) {
 		return selectAll[string](ctx, tx, "DELETE FROM "+o.tables.parked()+
@@ -148,11 +149,27 @@ func (o *Outbox) unpark(ctx context.Context, what string, ids []uuid.UUID, take 
 	if err != nil {
 		return fmt.Errorf("outbox: %s: %w", what, err)
 	}
-	missing := slices.DeleteFunc(texts, func(id string) bool { return slices.Contains(done, id) })
-	if len(missing) > 0 {
-		return fmt.Errorf("outbox: %s: not parked: %s", what, strings.Join(missing, ", "))
+	if missing := without(texts, done); len(missing) > 0 {
+		return fmt.Errorf("outbox: %s: not parked: %s", what, listed(missing))
 	}
 	return nil
+}
+
+// without returns the ids that are not among done.
+func without(ids, done []string) []string {
+	is := make(map[string]bool, len(done))
+	for _, id := range done {
+		is[id] = true
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { return is[id] })
+}
+
+// listed names the first ids, and how many more there are.
+func listed(ids []string) string {
+	if more := len(ids) - maxFaults; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(ids[:maxFaults], ", "), more)
+	}
+	return strings.Join(ids, ", ")
 }
 
 // selectAll returns the one column of a query.

@@ -157,3 +157,26 @@ func TestStats(t *testing.T) {
 	require.Equal(t, int64(2), stats.Parked)
 	require.Equal(t, int64(4), stats.Waiting)
 }
+
+// TestUnparkMany: any number of ids can be given, and however many of them are not there, the error stays readable.
+func TestUnparkMany(t *testing.T) {
+	t.Parallel()
+	box := newBox(t, Config{})
+	enqueue(t, box, make([]Message, 100)...)
+	park(t, box, 0, "no queue")
+	var ids []uuid.UUID
+	for _, p := range parkedOf(t, box) {
+		ids = append(ids, p.ID)
+	}
+	for range 50_000 {
+		ids = append(ids, uuid.New())
+	}
+	start := time.Now()
+	err := box.Requeue(t.Context(), ids...)
+	t.Logf("%d ids in %v", len(ids), time.Since(start).Round(time.Millisecond))
+	require.ErrorContains(t, err, "not parked: "+ids[100].String())
+	require.ErrorContains(t, err, "and 49980 more")
+	require.Less(t, len(err.Error()), 2000)
+	require.Len(t, laneRows(t, box, 0), 100)
+	require.ErrorContains(t, box.Discard(t.Context(), ids[0]), "not parked")
+}
