@@ -81,10 +81,13 @@ func tell(ctx context.Context, out io.Writer, at place) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 
-	for _, life := range []struct{ name, what string }{
-		{afterCommit, "committed 50 orders, and was killed before it published an event"},
-		{afterConfirm, "committed 50 more, published, and was killed before it deleted what was confirmed"},
-		{unharmed, "committed 50 more, published what there was, and stopped when it was told to"},
+	for _, life := range []struct {
+		name, what string
+		confirmed  int // events, in its life and before
+	}{
+		{afterCommit, "committed 50 orders, and was killed before it published an event", 0},
+		{afterConfirm, "committed 50 more, published, and was killed before it deleted what was confirmed", 2 * perLife},
+		{unharmed, "committed 50 more, published what there was, and stopped when it was told to", 5 * perLife},
 	} {
 		if err := spawn(ctx, life.name, at); err != nil {
 			return err
@@ -93,7 +96,7 @@ func tell(ctx context.Context, out io.Writer, at place) (err error) {
 		if err != nil {
 			return err
 		}
-		w.settle(ctx)
+		w.settle(ctx, life.confirmed)
 		fmt.Fprintf(out, "The service %s:\n", life.what)
 		fmt.Fprintf(out, "  %d rows wait in the outbox, %d events have come, %d of them again\n", stats.Waiting, w.came(), w.again())
 	}

@@ -82,10 +82,11 @@ func (w *warehouse) again() int {
 	return w.total - len(w.ids)
 }
 
-// settle waits until the queue is empty and nothing has come for a moment.
-func (w *warehouse) settle(ctx context.Context) {
-	for last := -1; ctx.Err() == nil && last != w.came(); {
-		last = w.came()
+// settle waits until n events have come, but not for ever, and a moment longer, in which more of them would.
+func (w *warehouse) settle(ctx context.Context, n int) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for more := true; more && ctx.Err() == nil; more = w.came() < n {
 		select {
 		case <-time.After(300 * time.Millisecond):
 		case <-ctx.Done():
