@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/warrenmq/warren/internal/migrate"
+	"github.com/warrenmq/warren/internal/pg"
 )
 
 const (
@@ -22,18 +22,14 @@ const (
 )
 
 // makePartitions makes the partitions of the archive for the days (in UTC) from now on, where they are missing, each in a
-// transaction of its own. It waits for locks a second at most. What is archived on a day
-// without one goes to the default partition, and nothing is lost but the ease of dropping it.
+// transaction of its own. It waits for locks a second at most. What is archived on a day without one goes to the default
+// partition, and nothing is lost but the ease of dropping it.
 func (t tables) makePartitions(ctx context.Context, db migrate.Beginner, now time.Time) error {
 	var errs []error
 	for n := range archiveAhead {
 		day := now.UTC().AddDate(0, 0, n)
 		err := pgx.BeginTxFunc(ctx, db, pgx.TxOptions{}, func(tx pgx.Tx) error { return t.makePartition(ctx, tx, day) })
-		var server *pgconn.PgError
-		if errors.As(err, &server) && server.Code == checkViolation {
-			err = nil
-		}
-		if err != nil {
+		if err != nil && pg.Code(err) != checkViolation {
 			errs = append(errs, fmt.Errorf("partition of the archive for %s: %w", day.Format(time.DateOnly), err))
 		}
 	}

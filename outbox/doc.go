@@ -55,8 +55,8 @@
 // "outbox_archive" and "outbox_schema". The rights that are needed on them:
 //
 //	Enqueue               INSERT on the lanes' tables and outbox_scheduled
-//	a relay               SELECT, INSERT, UPDATE and DELETE on all but outbox_schema; with Archive it must own outbox_archive,
-//	                      to make its partitions
+//	a relay               SELECT on all, INSERT, UPDATE and DELETE on all but outbox_schema; with Archive it must own
+//	                      outbox_archive, to make its partitions
 //	Requeue, Discard      SELECT and DELETE on outbox_parked, INSERT on the lanes' tables
 //	Stats                 SELECT on all
 //	Migrate               CREATE on the schema; SELECT on outbox_schema when there is nothing to do

@@ -13,11 +13,13 @@ import (
 const (
 	maxLanes = 64
 
+	versionsSuffix = "schema"
+
 	// longestSuffix is of the partition of a day: "_archive_20060102".
 	longestSuffix = len("_archive_20060102")
 
 	// rowColumns are the columns that make a message. Every table of messages has them: those of the lanes, of parked, of
-	// scheduled and of archived ones. scanRow reads them in this order.
+	// scheduled and of archived ones. A row is read from them in this order.
 	rowColumns = "message_id, exchange, routing_key, ordering_key, properties, headers, payload, created_at"
 )
 
@@ -49,6 +51,7 @@ func (t tables) parked() string    { return t.side("parked") }
 func (t tables) scheduled() string { return t.side("scheduled") }
 func (t tables) lease() string     { return t.side("lease") }
 func (t tables) archive() string   { return t.side("archive") }
+func (t tables) versions() string  { return t.side(versionsSuffix) }
 
 // oid is an SQL expression for what tells the table of a lane from any other in the database, however it was found: by
 // search_path two outboxes of one name can be two.
@@ -72,18 +75,11 @@ type querier interface {
 }
 
 // lanes returns the lanes that there are tables of, in ascending order. There can be more than Config.Lanes says: what was
-// enqueued by a program with more of them must leave all the same.
+// enqueued by a program with more of them must leave all the same. What counts is which were made, not which names there are:
+// "outbox_2" may be another outbox, and "outbox_1" a copy that somebody made before a repair.
 func (t tables) lanes(ctx context.Context, db querier) ([]int, error) {
-	names := make([]string, maxLanes)
-	for n := range names {
-		names[n] = t.lane(n)
-	}
-	rows, err := db.Query(ctx, "SELECT lane - 1 FROM unnest($1::text[]) WITH ORDINALITY AS t (name, lane)"+
-		" WHERE to_regclass(name) IS NOT NULL ORDER BY lane", names)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int])
+	return selectAll[int](ctx, db, "SELECT DISTINCT substr(unit, 6)::int AS lane FROM "+t.versions()+
+		" WHERE unit LIKE 'lane %' ORDER BY lane")
 }
 
 // literal returns s as an SQL string.

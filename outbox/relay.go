@@ -25,8 +25,10 @@ import (
 //     next is due.
 //
 // Any other error is about the batch as a whole, as when there is no connection: no message of it is known to be safe, and
-// none is charged with an attempt. The relay calls PublishBatch from one goroutine for each lane. When it stops it lets the
-// call that is going on end, and ends its ctx after ShutdownTimeout.
+// none is charged with an attempt. A panic is such an error, too, but costs a message that was alone in its batch an attempt.
+//
+// The relay calls PublishBatch from one goroutine for each lane. When it stops it lets the call that is going on end, and
+// ends its ctx after ShutdownTimeout; Run waits for it to return.
 type Publisher interface {
 	PublishBatch(ctx context.Context, msgs []reconnect.Message) error
 }
@@ -56,8 +58,9 @@ type RelayConfig struct {
 
 	// Lease makes relays elect the leader of a lane by a row that is good for so long, instead of by a session's lock: for
 	// a pooler that gives each transaction another session (PgBouncer's pool_mode transaction). When a leader dies the next
-	// one waits for its lease to end. Relays hear of commits in other processes by polling only. At least 1 s; all relays of
-	// an outbox must agree on whether there is one. Default: session locks.
+	// one waits for its lease to end. Relays hear of commits in other processes by polling only, and the database's
+	// bytea_output must be hex and its DateStyle ISO, as they are by default. At least 1 s; all relays of an outbox must
+	// agree on whether there is one. Default: session locks.
 	Lease time.Duration
 }
 

@@ -175,7 +175,11 @@ func (c *completer) pending() (ids []int64) {
 // write writes r; what is written is taken out of it. It returns with something in it only when ctx has ended.
 func (c *completer) write(ctx context.Context, r *result) {
 	for attempt := 0; backoff.Sleep(ctx, dbBackoff.Delay(attempt)) == nil; attempt++ {
-		err := c.tryWrite(ctx, r)
+		within := queryTimeout
+		if attempt == 0 {
+			within = quickTimeout // its session may be dead without a word: then a new one is tried before long
+		}
+		err := c.tryWrite(ctx, within, r)
 		if err == nil {
 			return
 		}
@@ -187,8 +191,8 @@ func (c *completer) write(ctx context.Context, r *result) {
 	}
 }
 
-func (c *completer) tryWrite(ctx context.Context, r *result) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+func (c *completer) tryWrite(ctx context.Context, within time.Duration, r *result) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if c.conn == nil {
 		conn, err := c.lane.relay.connect(ctx)

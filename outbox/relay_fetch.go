@@ -3,12 +3,13 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/warrenmq/warren/internal/pg"
 )
 
 const (
@@ -69,8 +70,7 @@ func (t *term) recover() error {
 	return t.ask(func(ctx context.Context, conn *pgx.Conn) error {
 		var last int64
 		err := conn.QueryRow(ctx, t.sql.lastID).Scan(&last)
-		var refused *pgconn.PgError
-		if errors.As(err, &refused) && refused.Code == insufficientPrivilege {
+		if pg.Code(err) == insufficientPrivilege {
 			last, err = 0, nil // then the first jump of the ids shows where they are
 		}
 		t.tracker.recover(last, time.Now())
@@ -91,11 +91,16 @@ func (t *term) countParked() error {
 }
 
 // fetch reads the next rows, in the order of their ids, and reports whether there may be more of them.
+//
+// Rows that have failed come before new ones, by their ids; so that many of them do not keep back the new ones, each fetch
+// that has found some is followed by one that leaves them out.
 func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	byState := t.tracker.byState() || sweep
 	limit := t.relay.cfg.Batch
-	due := t.plan.takeDue(byState)
+	fresh := t.hadFailed
+	due := t.plan.takeDue(byState, fresh)
 	s := sighting{}
+	t.dropNotifications()
 	start := time.Now()
 	within := quickTimeout
 	if byState {
@@ -104,7 +109,7 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	err = t.askFor(within, func(ctx context.Context, conn *pgx.Conn) error {
 		var found pgx.Rows
 		if byState {
-			found, err = conn.Query(ctx, t.sql.byState, t.inFlight.all(), limit)
+			found, err = conn.Query(ctx, t.sql.byState, t.inFlight.all(), limit, fresh)
 		} else {
 			found, err = conn.Query(ctx, t.sql.byCursor, due.with(t.tracker.missing()), limit, t.tracker.cursor)
 		}
@@ -118,7 +123,7 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 		return nil, false, err
 	}
 	t.relay.metrics.fetched(t.lane, time.Since(start))
-	t.check(rows, byState)
+	late := t.late(rows, byState)
 	t.tracker.observe(s, byState, start)
 	t.figures.gaps.Store(int64(len(t.tracker.gaps)))
 	for _, o := range rows {
@@ -128,27 +133,44 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 		}
 		o.message, o.fault = o.row.message()
 	}
+	t.hadFailed = slices.ContainsFunc(rows, func(o *outgoing) bool { return o.attempts > 0 })
 	t.inFlight.add(s.ids...)
 	if !s.full {
 		t.plan.orphans(due)
 	}
-	return rows, s.full, nil
+	if late > 0 {
+		t.log.Warn("outbox: rows were found late, by the sweep", "rows", late)
+		t.relay.metrics.missed(t.lane, late)
+		err = t.recover() // what it knew of ids is of no use, and there may be more of them
+	}
+	return rows, s.full, err
 }
 
-// check says so when rows were found that cursor and gaps had no knowledge of, which would be a fault of the relay.
-func (t *term) check(rows []*outgoing, byState bool) {
+// late counts the rows that cursor and gaps had no knowledge of: because their ids were drawn anew, as after a TRUNCATE, or
+// by a fault of the relay.
+func (t *term) late(rows []*outgoing, byState bool) (n int) {
 	if !byState || t.tracker.byState() {
-		return
+		return 0
 	}
-	missed := 0
 	for _, o := range rows {
 		if o.id <= t.tracker.cursor && o.attempts == 0 && !t.tracker.isMissing(o.id) {
-			missed++
+			n++
 		}
 	}
-	if missed > 0 {
-		t.log.Warn("outbox: rows were found late, by the sweep", "rows", missed)
-		t.relay.metrics.missed(t.lane, missed)
+	return n
+}
+
+// dropNotifications forgets those that have come: what they speak of is in the fetch that follows.
+func (t *term) dropNotifications() {
+	if !t.office.listens() {
+		return
+	}
+	ended, end := context.WithCancel(t.sending)
+	end() // what is here is returned all the same
+	for n := (*pgconn.Notification)(nil); ; {
+		if n, _ = t.office.conn().WaitForNotification(ended); n == nil {
+			return
+		}
 	}
 }
 

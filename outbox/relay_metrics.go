@@ -36,7 +36,7 @@ type laneFigures struct {
 	leads       atomic.Bool
 	gaps        atomic.Int64
 	parked      atomic.Int64
-	oldest      atomic.Int64 // time of enqueueing of the first row that is being sent, in ns since 1970; 0 when none is
+	oldest      atomic.Int64 // time of enqueueing of the first row that is being sent, in µs since 1970; 0 when none is
 	unconfirmed atomic.Int64 // messages of which nobody knows whether they arrived
 }
 
@@ -101,7 +101,7 @@ func (m *relayMetrics) look(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(m.parked, l.figures.parked.Load(), l.attributes)
 		age := 0.0
 		if oldest := l.figures.oldest.Load(); oldest != 0 {
-			age = max(0, time.Since(time.Unix(0, oldest)).Seconds())
+			age = max(0, time.Since(time.UnixMicro(oldest)).Seconds())
 		}
 		o.ObserveFloat64(m.age, age, l.attributes)
 	}

@@ -146,8 +146,10 @@ func (s *sessionLock) listen(ctx context.Context) error {
 const setSession = `SELECT set_config(name, value, false) FROM json_each_text($1::json) AS wanted (name, value) JOIN pg_settings USING (name)`
 
 // ownSettings are those of each session that is this relay's own. Plans are made anew each time: one that was made for an
-// empty table is a bad one for a full table. Statements are bounded by the relay.
-const ownSettings = `"plan_cache_mode": "force_custom_plan", "statement_timeout": 0, "default_transaction_isolation": "read committed"`
+// empty table is a bad one for a full table. Statements are bounded by the relay. Where results come as text pgx
+// reads these forms only.
+const ownSettings = `"plan_cache_mode": "force_custom_plan", "statement_timeout": 0, "default_transaction_isolation": "read committed",
+	"bytea_output": "hex", "DateStyle": "ISO"`
 
 // sessionSettings are those of a session that leads or is to. The keepalives are the server's: by them it notices that the
 // host is gone.

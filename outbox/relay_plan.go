@@ -29,8 +29,11 @@ func (d dueRows) with(gaps []int64) []int64 { return slices.AppendSeq(gaps, maps
 // wait returns how long there is nothing to do.
 func (p *plan) wait() time.Duration { return max(time.Until(p.next), time.Millisecond) }
 
-// takeDue returns the rows that are due now. A fetch by state finds them by itself.
-func (p *plan) takeDue(byState bool) dueRows {
+// takeDue returns the rows that are due now. A fetch by state finds them by itself, and one of fresh rows leaves them out.
+func (p *plan) takeDue(byState, fresh bool) dueRows {
+	if fresh {
+		return nil
+	}
 	due := p.due
 	p.due = nil
 	if byState {
@@ -40,9 +43,7 @@ func (p *plan) takeDue(byState bool) dueRows {
 }
 
 // orphans takes in rows that were due and that a fetch would have found had they been there.
-func (p *plan) orphans(rows dueRows) {
-	p.forget = slices.AppendSeq(p.forget[:0], maps.Keys(rows))
-}
+func (p *plan) orphans(rows dueRows) { p.forget = slices.AppendSeq(p.forget, maps.Keys(rows)) }
 
 // upkeep does what is due.
 func (t *term) upkeep() error {

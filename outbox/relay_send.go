@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/warrenmq/warren/internal/backoff"
@@ -34,18 +36,20 @@ func (t *term) send(lead context.Context) error {
 // sendChunk publishes until every row has its verdict. What is in doubt is sent again before anything behind it: so first
 // arrivals keep their order. After an outage one row goes ahead: as long as it fails, the others are not sent for nothing.
 func (t *term) sendChunk(lead context.Context, rows []*outgoing) error {
-	t.figures.oldest.Store(rows[0].createdAt.UnixNano())
+	if first := rows[0].createdAt; !first.IsZero() {
+		t.figures.oldest.Store(first.UnixMicro())
+	}
 	defer t.figures.oldest.Store(0)
 	rows = t.sortOut(rows)
 	for outage := 0; len(rows) > 0; {
-		if !t.mayBegin(lead) {
-			return nil
-		}
 		next := rows
 		if outage > 0 {
 			next = rows[:1]
 		}
 		t.done.wait(t.sending, t.relay.cfg.Batch-len(next)) // no more than a Batch is out
+		if !t.mayBegin(lead) {
+			return nil
+		}
 		left, err := t.publish(next)
 		rows = append(left, rows[len(next):]...)
 		if errors.Is(err, reconnect.ErrClosed) {
@@ -101,7 +105,7 @@ func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
 	}
 	t.figures.unconfirmed.Store(int64(len(rows)))
 	start := time.Now()
-	verdicts, reasons := judge(len(rows), t.relay.pub.PublishBatch(t.sending, msgs))
+	verdicts, reasons := judge(len(rows), t.publishBatch(msgs))
 	t.relay.metrics.published(t.lane, time.Since(start))
 
 	r := &result{term: t}
@@ -129,6 +133,23 @@ func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
 	t.relay.metrics.count(t.lane, "open", len(left))
 	t.settle(r)
 	return left, why
+}
+
+// publishBatch calls the publisher. A panic becomes an error: one of the message when it was alone, else one that has them
+// sent again, the first one alone, until the guilty one is found.
+func (t *term) publishBatch(msgs []reconnect.Message) (err error) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		err = fmt.Errorf("publisher panicked: %v", v)
+		t.log.Error("outbox: the publisher panicked", "panic", v, "stack", string(debug.Stack()))
+		if len(msgs) == 1 {
+			err = reconnect.BatchError{err}
+		}
+	}()
+	return t.relay.pub.PublishBatch(t.sending, msgs)
 }
 
 // settle hands r to the completer, which deletes it while the next rows are sent.

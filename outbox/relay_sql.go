@@ -47,8 +47,8 @@ func columnsOf(alias string) string {
 	return strings.Join(names, ", ")
 }
 
-// fetches makes the two ways to fetch: both take ids and a limit, the one by cursor the cursor, too. Both return one row
-// with only the snapshot's bounds when there is nothing else. All of it is one statement, and so one snapshot. Rows come out
+// fetches makes the two ways to fetch: both take ids and a limit, the one by cursor the cursor, the one by state whether to
+// leave out what has failed before. Both return one row with only the snapshot's bounds when there is nothing else. All of it is one statement, and so one snapshot. Rows come out
 // in the order in which the window goes over them; who reads them makes sure.
 //
 // That a failed row's time has not come is asked with a subquery in the place of a value: a join could cost the order in
@@ -64,7 +64,7 @@ FROM (SELECT pg_current_snapshot() AS taken OFFSET 0) s LEFT JOIN (
 	}
 	bind := func(inner string) string { return fmt.Sprintf(bounded, columnsOf("r"), inner, maxFetchBytes) }
 	s.byState = bind(fmt.Sprintf(`SELECT t.id, coalesce(%s, 0) AS attempts, %s FROM %s t
-        WHERE t.id <> ALL ($1::bigint[]) AND coalesce(%s, '-infinity') <= clock_timestamp()
+        WHERE t.id <> ALL ($1::bigint[]) AND coalesce(%s, '-infinity') <= CASE WHEN $3 THEN '-infinity' ELSE clock_timestamp() END
         ORDER BY t.id LIMIT $2`, retry("attempts"), columnsOf("t"), t.lane(n), retry("next_attempt_at")))
 	s.byCursor = bind(fmt.Sprintf(`(SELECT t.id, 0 AS attempts, %s FROM %s t WHERE t.id = ANY ($1::bigint[]))
         UNION ALL (SELECT t.id, 0, %s FROM %s t WHERE t.id > $3 ORDER BY t.id LIMIT $2)
@@ -106,7 +106,7 @@ INSERT INTO %[4]s (%[5]s) SELECT %[5]s FROM moved ORDER BY available_at, schedul
 	const in = "(extract(epoch FROM min(%s) - clock_timestamp()) * 1000000)::bigint"
 	s.nextRelease = fmt.Sprintf("SELECT "+in+" FROM %s WHERE lane = %d", "available_at", t.scheduled(), n)
 	s.dueRetries = fmt.Sprintf(`SELECT id, attempts FROM %s WHERE lane = %d AND next_attempt_at <= clock_timestamp()
-AND id <> ALL ($1::bigint[]) ORDER BY id LIMIT $2`, t.retry(), n)
+AND id <> ALL ($1::bigint[]) ORDER BY next_attempt_at, id LIMIT $2`, t.retry(), n) // who has waited longest comes first
 	s.nextRetry = fmt.Sprintf("SELECT "+in+" FROM %s WHERE lane = %d AND next_attempt_at > clock_timestamp()",
 		"next_attempt_at", t.retry(), n)
 	s.forgetRetries = fmt.Sprintf(`DELETE FROM %s f WHERE f.lane = %d AND f.id = ANY ($1::bigint[])

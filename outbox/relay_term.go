@@ -16,9 +16,11 @@ import (
 type term struct {
 	*lane
 	office  office
-	tracker tracker // the fetcher's
-	plan    plan    // the fetcher's
-	lost    atomic.Bool
+	tracker tracker // the fetcher's, as is all to hadFailed
+	plan    plan
+	// hadFailed says that the last fetch found rows that have failed before.
+	hadFailed bool
+	lost      atomic.Bool
 
 	// chunks go from the fetcher to the sender. There is no room in it: the fetcher holds one chunk ready.
 	chunks chan []*outgoing

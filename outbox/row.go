@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/headers"
@@ -21,12 +22,21 @@ type row struct {
 	properties  []byte // JSON, nil when there are none
 	headers     []byte // JSON, nil when there are none
 	payload     []byte
-	createdAt   time.Time
+	createdAt   time.Time // zero when it has none
 }
 
 // targets are what a query's rowColumns are scanned into.
 func (r *row) targets() []any {
-	return []any{&r.messageID, &r.exchange, &r.key, &r.orderingKey, &r.properties, &r.headers, &r.payload, &r.createdAt}
+	return []any{&r.messageID, &r.exchange, &r.key, &r.orderingKey, &r.properties, &r.headers, &r.payload, (*moment)(&r.createdAt)}
+}
+
+// moment is a time that may be infinite, which is read as none: whoever else wrote a row, it must not stop those behind it.
+type moment time.Time
+
+// ScanTimestamptz is called by pgx.
+func (m *moment) ScanTimestamptz(v pgtype.Timestamptz) error {
+	*m = moment(v.Time) // zero when infinite
+	return nil
 }
 
 // properties are the message's own, under the names of the AMQP specification. What is empty is not stored, and when all

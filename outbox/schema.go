@@ -19,7 +19,7 @@ var steps embed.FS
 
 // schemaOf returns the tables of an outbox: those that there is one of, and one for each of n lanes.
 func schemaOf(t tables, n int) migrate.Schema {
-	s := migrate.Schema{Name: t.schema, Versions: t.base + "_schema"}
+	s := migrate.Schema{Name: t.schema, Versions: t.base + "_" + versionsSuffix}
 	s.Units = append(s.Units, migrate.Unit{Name: "shared", Steps: t.render("shared", 0)})
 	for lane := range n {
 		s.Units = append(s.Units, migrate.Unit{Name: fmt.Sprintf("lane %d", lane), Steps: t.render("lane", lane)})

@@ -50,14 +50,15 @@ func (o *Outbox) stats(ctx context.Context) (s Stats, err error) {
 	return s, err
 }
 
-// statsSQL is one statement, and so one snapshot. The oldest message is the first by id, or as good as.
+// statsSQL is one statement, and so one snapshot. The oldest message is the first by id, or as good as; its age is bounded
+// by what a time.Duration holds, since other programs may write any time.
 func (o *Outbox) statsSQL(lanes []int) string {
 	counts, firsts := []string{"0"}, []string{"NULL::timestamptz"}
 	for _, lane := range lanes {
 		counts = append(counts, "(SELECT count(*) FROM "+o.tables.lane(lane)+")")
-		firsts = append(firsts, "(SELECT created_at FROM "+o.tables.lane(lane)+" ORDER BY id LIMIT 1)")
+		firsts = append(firsts, "(SELECT CASE WHEN isfinite(created_at) THEN created_at END FROM "+o.tables.lane(lane)+" ORDER BY id LIMIT 1)")
 	}
-	return fmt.Sprintf("SELECT %s, greatest(0, coalesce(extract(epoch FROM clock_timestamp() - least(%s)), 0))::float8,"+
+	return fmt.Sprintf("SELECT %s, least(9e9, greatest(0, coalesce(extract(epoch FROM clock_timestamp() - least(%s)), 0)))::float8,"+
 		" (SELECT count(*) FROM %s), (SELECT count(*) FROM %s), (SELECT count(*) FROM %s)",
 		strings.Join(counts, " + "), strings.Join(firsts, ", "), o.tables.scheduled(), o.tables.retry(), o.tables.parked())
 }
