@@ -106,15 +106,13 @@ func TestP58PoisonAmongGoodOnes(t *testing.T) {
 	}
 	pub := &finding{Publisher: publisher(t, conn), found: map[string]time.Time{}}
 	relay(t, box, pub, RelayConfig{MaxAttempts: 1})
+	slowest := pulse(t)
 	start := time.Now()
-	storeNumbered(t, box, in.queue, 1000, 1000) // to compare with: no poison among them
-	testenv.Eventually(t, 3*patience, func() bool { return in.count() == 1000 }, "they have come")
-	plain := time.Since(start)
-	start = time.Now()
 	storeAll(t, box, msgs...)
-	in.complete(t, 2000)
+	in.complete(t, 1000)
 	took, after := time.Since(start), time.Since(pub.last(10))
-	require.Equal(t, numbered("", 1000), in.firsts()[1000:])
+	machine := slowest()
+	require.Equal(t, numbered("", 1000), in.firsts())
 	testenv.Eventually(t, 3*patience, func() bool { return stats(t, box).Parked == 10 }, "all ten are parked")
 	drained(t, box)
 	reasons := map[string]int{}
@@ -127,10 +125,44 @@ func TestP58PoisonAmongGoodOnes(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]int{"(404)": 4, "(403)": 3, "312 NO_ROUTE": 3}, reasons)
-	t.Logf("1,000 good ones were there after %v, which is %v after the last poison was found, %d of them more than once; without poison it took %v",
-		took.Round(time.Millisecond), after.Round(time.Millisecond), in.repeated(), plain.Round(time.Millisecond))
+	t.Logf("1,000 good ones were there after %v, which is %v after the last poison was found, %d of them more than once; meanwhile one message alone took %v at most",
+		took.Round(time.Millisecond), after.Round(time.Millisecond), in.repeated(), machine.Round(time.Millisecond))
 	require.LessOrEqual(t, in.repeated(), 1000*3, "one more for each that closes the channel")
-	require.Less(t, after, 6*time.Second+3*plain, "target: 2 s after the last poison is found")
+	require.Less(t, after, 6*time.Second+3*machine, "target: 2 s after the last poison is found")
+}
+
+// pulse sends messages through an outbox and a relay of its own, one after the other, until slowest is called, which returns
+// how long the slowest took: a wait that the machine, the database or the broker owes to others at the time is in it, too.
+func pulse(t testing.TB) (slowest func() time.Duration) {
+	box, in := newBox(t, Config{}), newInbox(t)
+	conn, _ := dialed(t, testenv.Shared(t))
+	relay(t, box, publisher(t, conn), RelayConfig{})
+	var most time.Duration
+	stop, ended := make(chan struct{}), make(chan struct{})
+	beat := func(n int) {
+		start := time.Now()
+		storeNumbered(t, box, in.queue, n, 1)
+		for in.count() <= n && time.Since(start) < 3*patience {
+			time.Sleep(5 * time.Millisecond)
+		}
+		most = max(most, time.Since(start))
+	}
+	beat(0) // its relay leads
+	most = 0
+	go func() {
+		defer close(ended)
+		for n := 1; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+				beat(n)
+			}
+		}
+	}()
+	end := sync.OnceFunc(func() { close(stop); <-ended })
+	t.Cleanup(end)
+	return func() time.Duration { end(); return most }
 }
 
 // finding notes when it was first known of a message that it cannot be sent.
