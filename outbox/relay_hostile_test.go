@@ -41,6 +41,58 @@ func TestTimesThatAreNone(t *testing.T) {
 	require.Len(t, pub.sent(), 5)
 }
 
+// P58: rows of which the broker can make nothing, written by others, or too large for it: they are parked at once, and the
+// reason says why. The others leave.
+func TestP58WhatNobodyCanSend(t *testing.T) {
+	t.Parallel()
+	node := testenv.Node(t)
+	node.MaxMessageSize(100_000)
+	box, in := newBox(t, Config{}), newInboxAt(t, node.Broker)
+	conn, _ := dialed(t, node.Broker)
+	bad := map[string]string{ // what is written in SQL, and what the reason says of it
+		`'[1]', NULL, ''`:                        "properties",
+		`'{"priority": 300}', NULL, ''`:          "properties",
+		`'{"delivery_mode": 9}', NULL, ''`:       "DeliveryMode",
+		`'{"expiration": "soon"}', NULL, ''`:     "Expiration",
+		`'{"type": 7}', NULL, ''`:                "properties",
+		`NULL, '[]', ''`:                         "headers: ",
+		`NULL, '{"a": 1e400}', ''`:               `headers["a"]`,
+		`NULL, '{"a": {"$int": "x"}}', ''`:       `headers["a"]`,
+		`NULL, '{"CC": "q"}', ''`:                `Headers["CC"]`,
+		`NULL, NULL, repeat('x', 200000)::bytea`: "(406)",
+	}
+	stored := 0
+	for values := range bad {
+		exec(t, box.pool, "INSERT INTO outbox (message_id, exchange, routing_key, ordering_key, properties, headers, payload) VALUES"+
+			" (gen_random_uuid(), '', $1, $2, "+values+")", in.queue, values)
+		storeNumbered(t, box, in.queue, stored, 10)
+		stored += 10
+	}
+	relay(t, box, publisher(t, conn), RelayConfig{})
+	in.complete(t, stored)
+	drained(t, box)
+	for _, p := range parkedOf(t, box) {
+		require.Contains(t, p.Reason, bad[p.OrderingKey])
+		delete(bad, p.OrderingKey)
+	}
+	require.Empty(t, bad, "not parked")
+	require.Empty(t, retries(t, box))
+}
+
+// Tables that were restored from a dump: ids begin anywhere and have no transactions of this server. There is nothing to do.
+func TestRestoredTables(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	exec(t, box.pool, `INSERT INTO outbox (id, message_id, exchange, routing_key, payload) OVERRIDING SYSTEM VALUE
+		SELECT 5000000000 + 7 * n, gen_random_uuid(), '', n::text, '' FROM generate_series(0, 99) n`)
+	exec(t, box.pool, "SELECT setval('outbox_id_seq', 5000000700)")
+	relay(t, box, pub, RelayConfig{Batch: 30})
+	drained(t, box)
+	store(t, box, "100", "101")
+	drained(t, box)
+	require.Equal(t, numbered("", 102), pub.sent())
+}
+
 // A publisher that panics costs the message that it panics at an attempt, and nothing else.
 func TestPublisherThatPanics(t *testing.T) {
 	t.Parallel()
@@ -181,16 +233,16 @@ func TestDeadSessionOfTheCompleter(t *testing.T) {
 	drained(t, box)
 }
 
-// Whatever way of queries and whatever forms of texts the pool has, the relay does all of its work: it sends, archives, notes
-// failures, parks, and sends later.
+// Whatever way of queries and whatever forms of texts the pool has, and whatever the tables are called, the relay does all of
+// its work: it sends, archives, notes failures, parks, and sends later.
 func TestRelayInEveryQueryMode(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe,
-		pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	named := Config{Schema: `Sche"ma; --`, Table: `it's "a" \ tåble %s $1`, Lanes: 2, Archive: true}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Postgres(t)
-			box, pub := boxIn(t, newPool(t, url, nil), Config{}), new(fake)
+			box, pub := boxIn(t, newPool(t, url, nil), named), new(fake)
 			pool := newPool(t, url, func(cfg *pgxpool.Config) {
 				cfg.ConnConfig.DefaultQueryExecMode = mode
 				cfg.ConnConfig.RuntimeParams["timezone"] = "Asia/Kathmandu"
@@ -198,14 +250,14 @@ func TestRelayInEveryQueryMode(t *testing.T) {
 				cfg.ConnConfig.RuntimeParams["intervalstyle"] = "sql_standard"
 				cfg.ConnConfig.RuntimeParams["bytea_output"] = "escape"
 			})
-			odd := boxIn(t, pool, Config{Archive: true})
+			odd := boxIn(t, pool, named)
 			pub.set(each(func(m reconnect.Message) error {
 				if m.Key == "bad" {
 					return errors.New("no")
 				}
 				return nil
 			}))
-			later := time.Now().Add(time.Second)
+			later := time.Now().Add(300 * time.Millisecond)
 			storeAll(t, odd, Message{Key: "now"}, Message{Key: "bad"}, Message{Key: "later", NotBefore: later})
 			relay(t, odd, pub, RelayConfig{MaxAttempts: 2, BackoffMin: time.Millisecond})
 			testenv.Eventually(t, patience, func() bool {
@@ -214,7 +266,8 @@ func TestRelayInEveryQueryMode(t *testing.T) {
 			}, "all are settled")
 			require.Equal(t, []string{"now", "later"}, pub.sent())
 			require.False(t, time.Now().Before(later))
-			require.EqualValues(t, 2, scan[int64](t, pool, "SELECT count(*) FROM outbox_archive"))
+			require.EqualValues(t, 2, scan[int64](t, pool, "SELECT count(*) FROM "+box.tables.archive()))
+			require.Zero(t, scan[int64](t, pool, "SELECT count(*) FROM "+box.tables.side("archive_default")))
 			require.Equal(t, "bad", parkedOf(t, box)[0].Key)
 		})
 	}

@@ -263,7 +263,7 @@ func TestChaosTarget6DeadRows(t *testing.T) {
 		return least
 	}
 	store(t, box, numbered("more.", 500)...)
-	cursorTime, stateTime := best(s.byCursor, gaps, 500, cursor), best(s.byState, []int64{}, 500)
+	cursorTime, stateTime := best(s.byCursor, gaps, 500, cursor), best(s.byState, []int64{}, 500, false)
 	drained(t, box)
 	t.Logf("%d dead rows: fetch by cursor with 1,000 gaps %v, by state %v (%.0fx)", dead, cursorTime.Round(10*time.Microsecond),
 		stateTime.Round(10*time.Microsecond), float64(stateTime)/float64(cursorTime))

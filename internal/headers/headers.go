@@ -136,13 +136,13 @@ func looksTagged(t amqp.Table) bool {
 	return false
 }
 
-// Parse reads what Append wrote.
+// Parse reads what Append wrote. The text of its errors begins with the place, as in `["a"][0]: …`, or with the colon.
 func Parse(data []byte) (amqp.Table, error) {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.UseNumber()
 	var object map[string]any
 	if err := decoder.Decode(&object); err != nil {
-		return nil, err
+		return nil, fmt.Errorf(": %w", err)
 	}
 	if object == nil {
 		return nil, nil // null
@@ -190,7 +190,7 @@ func numberOf(n json.Number) (any, error) {
 	}
 	f, err := n.Float64()
 	if err != nil {
-		return nil, fmt.Errorf(": number %s does not fit", n)
+		return nil, fmt.Errorf(": number %.40s does not fit", n)
 	}
 	return f, nil
 }
