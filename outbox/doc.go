@@ -50,9 +50,9 @@
 // None is declared on the broker: exchanges and queues are those of the messages' consumers. The relay's user needs the right
 // to write to the exchanges (amq.default for messages to a queue by its name).
 //
-// In the database, PostgreSQL 14 or newer with encoding UTF8, Migrate, or a tool of yours from DDL, makes the table "outbox", for each further
-// lane "outbox_1" and so on, and beside them "outbox_retry", "outbox_parked", "outbox_scheduled", "outbox_lease",
-// "outbox_archive" and "outbox_schema". The rights that are needed on them:
+// In the database, PostgreSQL 14 or newer with encoding UTF8, Migrate, or a tool of yours from DDL, makes the table "outbox",
+// for each further lane "outbox_1" and so on, and beside them "outbox_retry", "outbox_parked", "outbox_scheduled",
+// "outbox_lease", "outbox_archive" and "outbox_schema", which says which were made. The rights that are needed on them:
 //
 //	Enqueue               INSERT on the lanes' tables and outbox_scheduled
 //	a relay               SELECT on all, INSERT, UPDATE and DELETE on all but outbox_schema; with Archive it must own

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warrenmq/warren/internal/pg"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -235,7 +236,10 @@ func (r *Relay) findLanes(ctx context.Context, start func(lane int)) {
 	for {
 		wait := laneInterval
 		lanes, err := r.lanes(ctx)
-		if err != nil {
+		switch {
+		case pg.Code(err) == insufficientPrivilege:
+			r.log.Warn("outbox: may not see whether there are more lanes than it is configured for", "table", r.outbox.cfg.Table, "error", err)
+		case err != nil:
 			wait = r.cfg.PollInterval // the lanes themselves say what is wrong
 		}
 		for _, n := range lanes {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -80,126 +79,6 @@ func TestP59WhatIsNotSafeStays(t *testing.T) {
 	require.Empty(t, retries(t, box))
 }
 
-// P58, target 8: ten messages that cannot be sent among a thousand that can: one kind closes the channel because its
-// exchange is missing, one because nobody may publish to it, one comes back. The good ones are out at once, and in order.
-func TestP58PoisonAmongGoodOnes(t *testing.T) {
-	t.Parallel()
-	box, in := newBox(t, Config{}), newInbox(t)
-	conn, _ := dialed(t, testenv.Shared(t))
-	internal := testenv.Name(t, "internal")
-	require.NoError(t, conn.Declare(t.Context(), reconnect.Topology{Exchanges: []reconnect.Exchange{{Name: internal, Kind: "fanout", Internal: true}}}))
-	var msgs []Message
-	for i := range 1000 {
-		if i%100 == 50 {
-			poison := Message{Key: in.queue, Publishing: amqp.Publishing{Type: "poison"}}
-			switch i / 100 % 3 {
-			case 0:
-				poison.Exchange = testenv.Name(t, "missing")
-			case 1:
-				poison.Exchange = internal // 403, which closes the channel that all are sent on
-			case 2:
-				poison.Key = testenv.Name(t, "nobody")
-			}
-			msgs = append(msgs, poison)
-		}
-		msgs = append(msgs, Message{Key: in.queue, Publishing: amqp.Publishing{Type: strconv.Itoa(i)}})
-	}
-	pub := &finding{Publisher: publisher(t, conn), found: map[string]time.Time{}}
-	relay(t, box, pub, RelayConfig{MaxAttempts: 1})
-	slowest := pulse(t)
-	start := time.Now()
-	storeAll(t, box, msgs...)
-	in.complete(t, 1000)
-	took, after := time.Since(start), time.Since(pub.last(10))
-	machine := slowest()
-	require.Equal(t, numbered("", 1000), in.firsts())
-	testenv.Eventually(t, 3*patience, func() bool { return stats(t, box).Parked == 10 }, "all ten are parked")
-	drained(t, box)
-	reasons := map[string]int{}
-	for p, err := range box.Parked(t.Context()) {
-		require.NoError(t, err)
-		for _, code := range []string{"(404)", "(403)", "312 NO_ROUTE"} {
-			if strings.Contains(p.Reason, code) {
-				reasons[code]++
-			}
-		}
-	}
-	require.Equal(t, map[string]int{"(404)": 4, "(403)": 3, "312 NO_ROUTE": 3}, reasons)
-	t.Logf("1,000 good ones were there after %v, which is %v after the last poison was found, %d of them more than once; meanwhile one message alone took %v at most",
-		took.Round(time.Millisecond), after.Round(time.Millisecond), in.repeated(), machine.Round(time.Millisecond))
-	require.LessOrEqual(t, in.repeated(), 1000*3, "one more for each that closes the channel")
-	require.Less(t, after, 6*time.Second+3*machine, "target: 2 s after the last poison is found")
-}
-
-// pulse sends messages through an outbox and a relay of its own, one after the other, until slowest is called, which returns
-// how long the slowest took: a wait that the machine, the database or the broker owes to others at the time is in it, too.
-func pulse(t testing.TB) (slowest func() time.Duration) {
-	box, in := newBox(t, Config{}), newInbox(t)
-	conn, _ := dialed(t, testenv.Shared(t))
-	relay(t, box, publisher(t, conn), RelayConfig{})
-	var most time.Duration
-	stop, ended := make(chan struct{}), make(chan struct{})
-	beat := func(n int) {
-		start := time.Now()
-		storeNumbered(t, box, in.queue, n, 1)
-		for in.count() <= n && time.Since(start) < 3*patience {
-			time.Sleep(5 * time.Millisecond)
-		}
-		most = max(most, time.Since(start))
-	}
-	beat(0) // its relay leads
-	most = 0
-	go func() {
-		defer close(ended)
-		for n := 1; ; n++ {
-			select {
-			case <-stop:
-				return
-			default:
-				beat(n)
-			}
-		}
-	}()
-	end := sync.OnceFunc(func() { close(stop); <-ended })
-	t.Cleanup(end)
-	return func() time.Duration { end(); return most }
-}
-
-// finding notes when it was first known of a message that it cannot be sent.
-type finding struct {
-	Publisher
-	mu    sync.Mutex
-	found map[string]time.Time
-}
-
-func (f *finding) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
-	err := f.Publisher.PublishBatch(ctx, msgs)
-	verdicts, _ := judge(len(msgs), err)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i, m := range msgs {
-		if _, known := f.found[m.MessageId]; !known && (verdicts[i] == failed || verdicts[i] == hopeless) {
-			f.found[m.MessageId] = time.Now()
-		}
-	}
-	return err
-}
-
-// last returns when the last of n was found; now, when not all are.
-func (f *finding) last(n int) (last time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.found) < n {
-		return time.Now()
-	}
-	for _, at := range f.found {
-		if at.After(last) {
-			last = at
-		}
-	}
-	return last
-}
-
 // Cuts of the link under load: nothing is lost, and what comes first comes in order.
 func TestCutsOfTheBrokersLink(t *testing.T) {
 	t.Parallel()
@@ -259,6 +138,7 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 	q.n.Add(1)
 	return ctx
 }
+
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // P56, target 9: while the broker blocks publishers the relay holds no transaction, no row lock and no snapshot, asks the

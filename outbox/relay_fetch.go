@@ -96,29 +96,16 @@ func (t *term) countParked() error {
 // that has found some is followed by one that leaves them out.
 func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	byState := t.tracker.byState() || sweep
-	limit := t.relay.cfg.Batch
 	fresh := t.hadFailed
 	due := t.plan.takeDue(byState, fresh)
-	s := sighting{}
 	t.dropNotifications()
 	start := time.Now()
-	within := quickTimeout
+	var s sighting
 	if byState {
-		within = queryTimeout
+		rows, err = t.query(&s, queryTimeout, t.sql.byState, t.inFlight.all(), t.relay.cfg.Batch, fresh)
+	} else {
+		rows, err = t.query(&s, quickTimeout, t.sql.byCursor, due.with(t.tracker.missing()), t.relay.cfg.Batch, t.tracker.cursor)
 	}
-	err = t.askFor(within, func(ctx context.Context, conn *pgx.Conn) error {
-		var found pgx.Rows
-		if byState {
-			found, err = conn.Query(ctx, t.sql.byState, t.inFlight.all(), limit, fresh)
-		} else {
-			found, err = conn.Query(ctx, t.sql.byCursor, due.with(t.tracker.missing()), limit, t.tracker.cursor)
-		}
-		if err != nil {
-			return err
-		}
-		rows, err = s.read(found, limit)
-		return err
-	})
 	if err != nil {
 		return nil, false, err
 	}
@@ -144,6 +131,19 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 		err = t.recover() // what it knew of ids is of no use, and there may be more of them
 	}
 	return rows, s.full, err
+}
+
+// query runs a statement that looks for rows, and notes in s what it saw.
+func (t *term) query(s *sighting, within time.Duration, sql string, args ...any) (rows []*outgoing, err error) {
+	err = t.askFor(within, func(ctx context.Context, conn *pgx.Conn) error {
+		found, err := conn.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		rows, err = s.read(found, t.relay.cfg.Batch)
+		return err
+	})
+	return rows, err
 }
 
 // late counts the rows that cursor and gaps had no knowledge of: because their ids were drawn anew, as after a TRUNCATE, or

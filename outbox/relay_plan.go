@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // maxReleased is how many scheduled rows move to their lane at once.
@@ -53,54 +54,48 @@ func (t *term) upkeep() error {
 	if err := t.archiveDays(); err != nil {
 		return err
 	}
-	var moved int64
-	var nextRelease, nextRetry *int64 // microseconds from now
 	due := dueRows{}
-	var b pgx.Batch
-	b.Queue(t.sql.release)
-	b.Queue(t.sql.nextRelease)
-	b.Queue(t.sql.dueRetries, t.inFlight.all(), t.relay.cfg.Batch)
-	b.Queue(t.sql.nextRetry)
-	if len(t.plan.forget) > 0 {
-		b.Queue(t.sql.forgetRetries, t.plan.forget)
-	}
-	err := t.ask(func(ctx context.Context, conn *pgx.Conn) error {
-		results := conn.SendBatch(ctx, &b)
-		defer results.Close()
-		tag, err := results.Exec()
-		if err != nil {
-			return err
-		}
-		moved = tag.RowsAffected()
-		if err := results.QueryRow().Scan(&nextRelease); err != nil {
-			return err
-		}
-		rows, err := results.Query()
-		if err != nil {
-			return err
-		}
-		var id int64
-		var attempts int
-		if _, err := pgx.ForEachRow(rows, []any{&id, &attempts}, func() error { due[id] = attempts; return nil }); err != nil {
-			return err
-		}
-		if err := results.QueryRow().Scan(&nextRetry); err != nil {
-			return err
-		}
-		return results.Close()
+	var moved int64
+	var next []time.Duration
+	err := t.ask(func(ctx context.Context, conn *pgx.Conn) (err error) {
+		moved, next, err = t.move(ctx, conn, due)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	wait := t.relay.cfg.PollInterval
-	for _, in := range []*int64{nextRelease, nextRetry} {
-		if in != nil {
-			wait = min(wait, time.Duration(max(*in, 0))*time.Microsecond)
-		}
-	}
+	wait := slices.Min(append(next, t.relay.cfg.PollInterval))
 	if moved == maxReleased || len(due) == t.relay.cfg.Batch {
 		wait = 0
 	}
 	t.plan = plan{next: time.Now().Add(wait), due: due}
 	return nil
+}
+
+// move moves scheduled rows to their lane and forgets failures of rows that are gone. It returns how many it has moved and
+// in what times there is more to do, and puts the failed rows that are due into due.
+func (t *term) move(ctx context.Context, conn *pgx.Conn, due dueRows) (moved int64, next []time.Duration, err error) {
+	var b pgx.Batch
+	b.Queue(t.sql.release).Exec(func(tag pgconn.CommandTag) error { moved = tag.RowsAffected(); return nil })
+	soon := func(row pgx.Row) error {
+		var in *int64 // microseconds from now
+		err := row.Scan(&in)
+		if in != nil {
+			next = append(next, time.Duration(max(*in, 0))*time.Microsecond)
+		}
+		return err
+	}
+	b.Queue(t.sql.nextRelease).QueryRow(soon)
+	b.Queue(t.sql.nextRetry).QueryRow(soon)
+	b.Queue(t.sql.dueRetries, t.inFlight.all(), t.relay.cfg.Batch).Query(func(rows pgx.Rows) error {
+		var id int64
+		var attempts int
+		_, err := pgx.ForEachRow(rows, []any{&id, &attempts}, func() error { due[id] = attempts; return nil })
+		return err
+	})
+	if len(t.plan.forget) > 0 {
+		b.Queue(t.sql.forgetRetries, t.plan.forget)
+	}
+	err = conn.SendBatch(ctx, &b).Close()
+	return moved, next, err
 }

@@ -194,8 +194,11 @@ func TestRightsOfARelay(t *testing.T) {
 	owner := newPool(t, url, nil)
 	box := boxIn(t, owner, Config{})
 	name, pool := role(t, owner)
-	exec(t, owner, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_retry, outbox_parked, outbox_scheduled, outbox_lease, outbox_archive TO %s", name))
-	plain, err := New(pool, Config{})
+	exec(t, owner, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_retry, outbox_parked, outbox_scheduled, outbox_lease, outbox_archive TO %[1]s;"+
+		" GRANT SELECT ON outbox_schema TO %[1]s", name))
+	var log logged
+	defer func() { require.NotContains(t, log.String(), "may not see") }()
+	plain, err := New(pool, Config{Logger: testenv.Logger(&log)})
 	require.NoError(t, err)
 	for _, cfg := range []RelayConfig{{MaxAttempts: 2, BackoffMin: time.Millisecond}, {Lease: time.Second}} {
 		pub := new(fake)
