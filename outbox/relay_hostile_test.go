@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
@@ -141,6 +142,35 @@ func TestDeadSessionOfTheCompleter(t *testing.T) {
 	drained(t, box)
 }
 
+// A slow way to the database: a backlog of large messages comes over it in pieces that take less time than a database has to
+// answer in, and so the lead is not lost over it. 24 MB at 2 MB/s in make chaos, which is too much for one piece; else 4 MB.
+func TestChaosSlowWayToTheDatabase(t *testing.T) {
+	t.Parallel()
+	rows := 4
+	if chaos() {
+		rows = 24
+	}
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	var log logged
+	far := boxIn(t, newPool(t, proxy.URL(), nil), Config{Logger: testenv.Logger(&log)})
+	near, pub := boxIn(t, newPool(t, url, nil), Config{}), new(fake)
+	relay(t, far, pub, RelayConfig{})
+	store(t, near, "first")
+	drained(t, near)
+	byCursor(t, far)
+	proxy.Slow(2 << 20)
+	start := time.Now()
+	for range rows {
+		storeAll(t, near, Message{Publishing: amqp.Publishing{Body: make([]byte, 1<<20)}})
+	}
+	testenv.Eventually(t, 6*patience, func() bool { return len(pub.sent()) == rows+1 }, "all are sent")
+	t.Logf("%d MB were sent after %v", rows, time.Since(start).Round(time.Millisecond))
+	proxy.Heal()
+	drained(t, near)
+	require.NotContains(t, log.String(), "no longer leads")
+}
+
 // Whatever way of queries and whatever forms of texts the pool has, and whatever the tables are called, the relay does all of
 // its work: it sends, archives, notes failures, parks, and sends later.
 func TestRelayInEveryQueryMode(t *testing.T) {
@@ -210,6 +240,20 @@ func TestNothingIsSentWithoutTheLead(t *testing.T) {
 	o.sure.Store(true)
 	testenv.Eventually(t, patience, func() bool { return len(pub.sent()) == 1 }, "it sends when it is sure")
 	require.NoError(t, <-ended)
+}
+
+// The machine sleeps, or its clock is set, while a relay leads: by neither clock is the lead taken for held too long.
+func TestTrustEndsByEitherClock(t *testing.T) {
+	tr, now := newTrust(), time.Now()
+	require.False(t, tr.holds())
+	tr.extend(now, time.Minute)
+	require.True(t, tr.holds())
+	tr.wall.Store(now.Add(-time.Second).UnixNano()) // it slept a minute, which the monotonic clock does not know
+	require.False(t, tr.holds())
+	tr.extend(now, time.Minute)
+	tr.wall.Store(now.Add(time.Hour).UnixNano()) // its clock was set back by an hour
+	tr.until.Store(int64(now.Sub(tr.began)))
+	require.False(t, tr.holds())
 }
 
 // unsure is a lead that comes and goes.

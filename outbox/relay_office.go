@@ -46,20 +46,26 @@ const (
 	idleTimeout = 12 * time.Second
 )
 
-// trust is how long, at least, the lead is known to be held. It counts on the monotonic clock, which goes on while the
-// process is stopped.
+// trust is how long, at least, the lead is known to be held. It ends by whichever clock is there first: the monotonic one,
+// which goes on while the process is stopped, but not while the machine sleeps, or that of the day, which may be set. When
+// it ends too early that costs a probe, or a lease that is taken anew.
 type trust struct {
 	began time.Time
 	until atomic.Int64 // since began
+	wall  atomic.Int64 // in ns since 1970
 }
 
 func newTrust() *trust { return &trust{began: time.Now()} }
 
 func (t *trust) extend(start time.Time, d time.Duration) {
 	t.until.Store(int64(start.Sub(t.began) + d))
+	t.wall.Store(start.Add(d).UnixNano())
 }
 
-func (t *trust) holds() bool { return int64(time.Since(t.began)) < t.until.Load() }
+func (t *trust) holds() bool {
+	now := time.Now()
+	return int64(now.Sub(t.began)) < t.until.Load() && now.UnixNano() < t.wall.Load()
+}
 
 // sessionLock is the lead by an advisory lock of the session that rows are fetched in: to lose the lock and to lose the
 // ability to fetch are one event.
