@@ -15,8 +15,9 @@ type statementsOfLane struct {
 	countParked                               string
 }
 
-// maxFetchBytes bounds the bodies of one fetch, but for the first of them.
-const maxFetchBytes = 32 << 20
+// maxFetchBytes bounds the bodies of one fetch, but for the first of them: what a way to the database of 1 MB/s brings within
+// quickTimeout.
+const maxFetchBytes = 8 << 20
 
 func newStatementsOfLane(t tables, n int, archive bool) statementsOfLane {
 	s := statementsOfLane{
