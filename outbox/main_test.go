@@ -14,6 +14,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "4") // parallel tests wait most of the time
+	_ = flag.Set("test.parallel", "5") // parallel tests wait most of the time, one of them for a node that another one has
 	testenv.Main(m)
 }

@@ -285,12 +285,12 @@ func (c *completer) finish(r *result) {
 func (c *completer) log(r *result) {
 	for _, f := range r.parked {
 		c.lane.log.Error("outbox: parked a message", "message", f.message.MessageId, "exchange", f.exchange, "key", f.key,
-			"attempts", f.attempts, "reason", f.reason)
+			"attempts", f.attempts, "reason", reasonOf(f.reason))
 	}
 	if len(r.failed) > 0 {
 		f := r.failed[0]
 		c.lane.log.Warn("outbox: messages failed and are sent again later", "messages", len(r.failed), "exchange", f.exchange,
-			"key", f.key, "attempts", f.attempts, "reason", f.reason)
+			"key", f.key, "attempts", f.attempts, "reason", reasonOf(f.reason))
 	}
 	c.lane.relay.metrics.count(c.lane, "failed", len(r.failed))
 	c.lane.relay.metrics.count(c.lane, "parked", len(r.parked))
