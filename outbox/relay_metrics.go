@@ -16,7 +16,7 @@ const (
 	metricMessages = "warren.outbox.messages"         // by warren.outcome: sent, failed (an attempt), parked, open (sent again)
 	metricFetch    = "warren.outbox.fetch.duration"   // of a statement that looks for rows
 	metricPublish  = "warren.outbox.publish.duration" // of a batch, from its first message to its last confirmation
-	metricLate     = "warren.outbox.late"             // rows that only the sweep has found; always 0 unless the relay has a fault
+	metricLate     = "warren.outbox.late"             // rows that only the sweep has found: 0, unless ids were drawn anew or the relay has a fault
 	metricLeader   = "warren.outbox.leader"           // 1 for the relay that leads the lane, else 0
 	metricAge      = "warren.outbox.age"              // since when the oldest message that is being sent waits
 	metricInFlight = "warren.outbox.in_flight"        // rows that were fetched and are not settled

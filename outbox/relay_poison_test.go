@@ -227,3 +227,15 @@ func TestP58ManyFailingRowsKeepNobodyBack(t *testing.T) {
 		})
 	}
 }
+
+// Failures that were noted of rows that are gone, deleted by hand, are forgotten; they would be counted, and looked for, for
+// ever.
+func TestFailuresOfGoneRowsAreForgotten(t *testing.T) {
+	t.Parallel()
+	box, pub := newBox(t, Config{}), new(fake)
+	exec(t, box.pool, "INSERT INTO outbox_retry SELECT 0, n, 1, now(), 'no' FROM generate_series(1000, 1020) n")
+	relay(t, box, pub, RelayConfig{Batch: 10, PollInterval: 100 * time.Millisecond})
+	store(t, box, "a")
+	testenv.Eventually(t, 3*patience, func() bool { return stats(t, box).Retrying == 0 }, "they are forgotten")
+	require.Equal(t, []string{"a"}, pub.sent())
+}
