@@ -32,11 +32,15 @@ var (
 	errNoPool = errors.New("pool: nil, this Inbox only does Claim")
 	errNoFunc = errors.New("fn: nil")
 	// errNotYours is for a function that wants to end the transaction it was lent.
-	errNotYours = errors.New("the transaction ends when the function has returned: it is not to be committed or rolled back inside")
+	errNotYours = errors.New("idempotency: the transaction ends when the function has returned: it is not to be committed or rolled back inside")
+	errUnread   = errors.New("idempotency: rows of a query are still open: they are to be closed inside")
+	// errLost is of a transaction whose connection was lost, when a function did not return the error that told it.
+	errLost = errors.New("idempotency: the connection was lost before COMMIT")
 	// errSwallowed is of a transaction that PostgreSQL had given up when it was to be committed.
 	errSwallowed = errors.New("a statement failed and its error was not returned, so nothing was committed")
 	errKnown     = errors.New("every key is known")
 	errUnknown   = errors.New("whether it was committed is not known")
+	errPanicked  = errors.New("panicked") // for the metrics: nobody gets it
 )
 
 // notNow is the error of something that could not be done now, for no fault of its message: nothing was decided, and it can

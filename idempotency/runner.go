@@ -79,18 +79,19 @@ func (r *runner) attempt(ctx context.Context, j job) (again bool, err error) {
 	lent := &lentTx{Tx: tx}
 	ended := false
 	defer func() {
-		if !ended { // the body failed, panicked, or ended its goroutine
+		if !ended { // the body panicked, or ended its goroutine
 			r.rollback(ctx, tx)
 		}
 	}()
-	err = j.body(ctx, lent)
-	if err == nil && lent.touched {
-		err = errNotYours
-	}
-	if err != nil {
-		return r.judge(ctx, tx, err)
+	if err = j.body(ctx, lent); err == nil {
+		err = lent.fault(ctx)
 	}
 	ended = true
+	if err != nil {
+		broken := tx.Conn().IsClosed()
+		r.rollback(ctx, tx) // first, so that there is a connection to ask by
+		return r.judge(ctx, err, broken)
+	}
 	return r.commit(ctx, tx)
 }
 
@@ -121,9 +122,9 @@ func (r *runner) begin(ctx context.Context, j job) (_ pgx.Tx, again bool, err er
 	return nil, again, err
 }
 
-// judge says what an error of the body is about: the others that ran at the same time, the database, or the work.
-func (r *runner) judge(ctx context.Context, tx pgx.Tx, err error) (again bool, _ error) {
-	broken := tx.Conn().IsClosed()
+// judge says what an error of the body is about: the others that ran at the same time, the database, or the work. broken
+// says that the connection is lost.
+func (r *runner) judge(ctx context.Context, err error, broken bool) (again bool, _ error) {
 	switch {
 	case err == errKnown, isDone(err), errors.Is(err, ErrBusy), isPermanent(err):
 		return false, err
@@ -131,12 +132,29 @@ func (r *runner) judge(ctx context.Context, tx pgx.Tx, err error) (again bool, _
 		return true, err
 	case isNotNow(err):
 		return false, err
-	case ctx.Err() == nil:
+	}
+	// pgx closes the connection of a statement that is given up, so a broken one says nothing then.
+	why := ctx.Err()
+	if why == nil && broken {
+		why = givenUp(err)
+	}
+	switch {
+	case why == nil:
 		return broken || pg.Away(err), err
-	case broken && errors.Is(ctx.Err(), context.DeadlineExceeded) && !r.answers(ctx):
+	case broken && errors.Is(why, context.DeadlineExceeded) && !r.answers(ctx):
 		return false, later("%w, and the database does not answer", err) // the time was not the work's to keep
 	}
 	return false, err
+}
+
+// givenUp returns the error of a context of the work's own in the chain of err, nil when there is none.
+func givenUp(err error) error {
+	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, end) {
+			return end
+		}
+	}
+	return nil
 }
 
 // answers reports whether the database does.
@@ -177,6 +195,25 @@ type lentTx struct {
 	pgx.Tx
 	touched bool
 }
+
+// fault says why the transaction cannot be committed as it was given back, nil when it can.
+func (t *lentTx) fault(ctx context.Context) error {
+	conn := t.Conn().PgConn()
+	switch {
+	case conn.IsClosed() && ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", errLost, ctx.Err())
+	case conn.IsClosed():
+		return errLost
+	case conn.IsBusy():
+		return errUnread
+	case t.touched, conn.TxStatus() == idle: // by a method, or in SQL
+		return errNotYours
+	}
+	return nil
+}
+
+// idle is the TxStatus of a session outside of any transaction.
+const idle = 'I'
 
 func (t *lentTx) Commit(context.Context) error {
 	t.touched = true
