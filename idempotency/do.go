@@ -19,10 +19,11 @@ import (
 // three times in all, in a new transaction, when the one before collided with others (40001, 40P01, 55P03), or was lost with
 // its connection, or when its error was a statement's that fn did not return. What does not pass then says NotNow, as does
 // a database that cannot be reached or does not answer within 30 s; only a statement's error that is swallowed each time is
-// an error as any other. Whether it was committed when the answer to COMMIT got lost is found out by the next attempt, in
+// an error as any other. So is an end of ctx, or of a context of fn's own, if the database answers. Whether it was committed when the answer to COMMIT got lost is found out by the next attempt, in
 // this call or in the next one with the same key, never assumed: fresh may then be false though fn's effect is this call's.
 //
-// tx is lent: Commit and Rollback return an error and have Do fail; tx.Begin makes savepoints. COMMIT goes its way even when
+// tx is lent: Commit and Rollback return an error and have Do fail, as do COMMIT and ROLLBACK as statements and rows that are
+// left open; tx.Begin makes savepoints. COMMIT goes its way even when
 // ctx has ended meanwhile, for up to 10 s, since the work is done. fn's ctx is ctx.
 func (b *Inbox) Do(ctx context.Context, key string, fn func(ctx context.Context, tx pgx.Tx) error) (fresh bool, err error) {
 	if err := b.able(fn != nil); err != nil {
@@ -37,11 +38,13 @@ func (b *Inbox) Do(ctx context.Context, key string, fn func(ctx context.Context,
 
 // do is Do for a key that was checked.
 func (b *Inbox) do(ctx context.Context, key string, fn func(ctx context.Context, tx pgx.Tx) error) (fresh bool, err error) {
-	n, err := b.claiming(ctx, []string{key}, func(ctx context.Context, tx pgx.Tx, _ []string) error { return fn(ctx, tx) })
+	n, err := 0, errPanicked
+	defer func() { _ = b.metrics.ended(ctx, 1, n, err) }()
+	n, err = b.claiming(ctx, []string{key}, func(ctx context.Context, tx pgx.Tx, _ []string) error { return fn(ctx, tx) })
 	if isDone(err) {
 		err = nil
 	}
-	return n > 0, b.metrics.ended(ctx, 1, n, err)
+	return n > 0, err
 }
 
 // DoBatch is Do for many keys in one transaction: fn gets the indexes of those that are new, in ascending order. Of a key
@@ -59,8 +62,10 @@ func (b *Inbox) DoBatch(ctx context.Context, keys []string, fn func(ctx context.
 			return b.metrics.ended(ctx, len(keys), 0, fmt.Errorf("key %d: %w", i, err))
 		}
 	}
-	n, err := b.doBatch(ctx, stored, fn)
-	return b.metrics.ended(ctx, len(keys), n, err)
+	n, err := 0, errPanicked
+	defer func() { _ = b.metrics.ended(ctx, len(keys), n, err) }()
+	n, err = b.doBatch(ctx, stored, fn)
+	return err
 }
 
 // doBatch is DoBatch for keys that were checked, and returns how many were new.

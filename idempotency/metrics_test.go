@@ -67,10 +67,25 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	_, err = inbox.Do(t.Context(), "busy", addA)
 	require.ErrorIs(t, err, idempotency.ErrBusy)
+	for _, call := range []func() error{
+		func() error {
+			_, err := inbox.Do(t.Context(), "n", func(context.Context, pgx.Tx) error { panic("work") })
+			return err
+		},
+		func() error {
+			return inbox.DoBatch(t.Context(), []string{"n", "o"}, func(context.Context, pgx.Tx, []int) error { panic("work") })
+		},
+		func() error {
+			_, err := inbox.DoResult(t.Context(), "n", nil, func(context.Context, pgx.Tx) ([]byte, error) { panic("work") })
+			return err
+		},
+	} {
+		require.ErrorContains(t, recovering(call), "panic: work")
+	}
 	require.Equal(t, map[string]int64{
 		"warren.inbox.keys billing fresh":     4, // one of them by Claim
 		"warren.inbox.keys billing duplicate": 2,
-		"warren.inbox.keys billing failed":    2,
+		"warren.inbox.keys billing failed":    6, // four of them by panics
 		"warren.inbox.keys billing not_now":   1,
 	}, m.count)
 }

@@ -24,12 +24,14 @@ func (b *Inbox) DoResult(ctx context.Context, key string, fingerprint []byte,
 	if err != nil {
 		return nil, b.metrics.ended(ctx, 1, 0, err)
 	}
+	n, err := 0, errPanicked
+	defer func() { _ = b.metrics.ended(ctx, 1, n, err) }()
 	for try := 1; ; try++ {
-		result, n, err := b.doResult(ctx, stored, fingerprint, fn)
-		if errors.Is(err, errGone) && try < attempts {
-			continue
+		var result []byte
+		result, n, err = b.doResult(ctx, stored, fingerprint, fn)
+		if !errors.Is(err, errGone) || try == attempts {
+			return result, err
 		}
-		return result, b.metrics.ended(ctx, 1, n, err)
 	}
 }
 
@@ -47,8 +49,11 @@ func (b *Inbox) doResult(ctx context.Context, key string, fingerprint []byte,
 		_, err = tx.Exec(ctx, b.sql.keep, b.consumer, key, fingerprint, result)
 		return err
 	})
-	if err != nil || fresh > 0 {
-		return result, fresh, err
+	switch {
+	case err != nil:
+		return nil, 0, err // not what fn returned: it was rolled back
+	case fresh > 0:
+		return result, fresh, nil
 	}
 	// A statement of its own, for that of the claim cannot see a row that it has waited for.
 	result, err = b.kept(ctx, key, fingerprint)

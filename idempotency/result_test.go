@@ -52,6 +52,15 @@ func TestDoResult(t *testing.T) {
 	require.ErrorIs(t, err, errWork)
 	require.Equal(t, 1, calls)
 	require.Zero(t, d.number("SELECT count(*) FROM inbox WHERE key = 'fails'"))
+
+	// What was not committed is no result, also when that is found out at COMMIT.
+	d.exec("CREATE TABLE entries (account text REFERENCES accounts DEFERRABLE INITIALLY DEFERRED)")
+	result, err := inbox.DoResult(t.Context(), "fails late", nil, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		_, err := tx.Exec(ctx, "INSERT INTO entries VALUES ('nobody')")
+		return []byte("receipt"), err
+	})
+	require.ErrorContains(t, err, "23503")
+	require.Nil(t, result)
 }
 
 func TestDoResultKeepsEveryByte(t *testing.T) {
