@@ -21,11 +21,12 @@ import (
 // HandleReply makes a handler of requests, such as a server of package rpc takes, of h: each request is worked on once, in a
 // transaction of DoResult under the key of Config.Key, and the reply is stored in it. A request that comes again, because its
 // caller did not get the reply or because it was delivered twice, is answered with the stored one, without h. For that the
-// caller sends it again under its MessageId (rpc's Client.Idempotent). The same key with another routing key, type, content
-// type or body is ErrKeyReused.
+// caller sends it again under its MessageId (rpc's Client.Idempotent). The same key with another type, content type or body is
+// ErrKeyReused; the routing key is not looked at, for it is another one when a server has handed the request back.
 //
 // A refusal that would be the same each time is a reply. An error of h rolls back, is the answer this once, and h is called
-// anew when the request comes again; ErrBusy and a database that is away are such errors, also when it is open whether the
+// anew when the request comes again. A reply that is none on the wire is such an error, but for a body above the server's
+// MaxBody, which is not known here. ErrBusy and a database that is away are such errors, also when it is open whether the
 // work was committed, which the next request tells. Everything of the reply is kept, times to the second, but for
 // CorrelationId, ReplyTo, UserId and Expiration, which are of the one message.
 //
@@ -53,7 +54,7 @@ func (b *Inbox) HandleReply(h func(ctx context.Context, tx pgx.Tx, d amqp.Delive
 // fingerprint tells requests apart. What differs between two sendings of one, deadlines among it, is not in it.
 func fingerprint(d amqp.Delivery) []byte {
 	hash := sha256.New()
-	for _, part := range [][]byte{[]byte(d.RoutingKey), []byte(d.Type), []byte(d.ContentType), d.Body} {
+	for _, part := range [][]byte{[]byte(d.Type), []byte(d.ContentType), d.Body} {
 		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		hash.Write(part)
 	}
@@ -81,6 +82,10 @@ func encodeReply(p amqp.Publishing) ([]byte, error) {
 			return nil, fmt.Errorf("%w: %q is not valid UTF-8", errReply, text)
 		}
 	}
+	p.CorrelationId, p.ReplyTo, p.UserId, p.Expiration = "", "", "", "" // of the one message
+	if err := wire.Publishing("", "", &p, wire.Limits{MaxBody: -1}); err != nil {
+		return nil, fmt.Errorf("%w: %w", errReply, err) // before the work is committed for a reply that nobody can get
+	}
 	s := storedReply{
 		ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
 		MessageID: p.MessageId, Type: p.Type, AppID: p.AppId,
@@ -90,9 +95,6 @@ func encodeReply(p amqp.Publishing) ([]byte, error) {
 		s.Timestamp = &seconds
 	}
 	if len(p.Headers) > 0 {
-		if err := wire.Table("Headers", p.Headers); err != nil {
-			return nil, fmt.Errorf("%w: %w", errReply, err)
-		}
 		if bad, found := notUTF8(p.Headers); found {
 			return nil, fmt.Errorf("%w: Headers: %q is not valid UTF-8", errReply, bad)
 		}

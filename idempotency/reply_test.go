@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,13 +34,15 @@ func TestHandleReply(t *testing.T) {
 		case "not stored":
 			return amqp.Publishing{Headers: amqp.Table{"a": "\xff"}}, nil
 		case "not on the wire":
-			return amqp.Publishing{Headers: amqp.Table{"a": struct{}{}}}, nil
+			return amqp.Publishing{Headers: amqp.Table{"a": struct{}{}}}, addA(ctx, tx)
+		case "too long":
+			return amqp.Publishing{Type: strings.Repeat("t", 256)}, addA(ctx, tx)
 		}
 		return reply, addA(ctx, tx)
 	})
 	request := amqp.Delivery{MessageId: "r-1", RoutingKey: "charge", Type: "charge", ContentType: "text/plain", Body: []byte("10 EUR"), Expiration: "1000"}
 	again := request
-	again.Redelivered, again.Expiration, again.CorrelationId = true, "700", "another call"
+	again.Redelivered, again.Expiration, again.CorrelationId, again.RoutingKey = true, "700", "another call", "the server's queue"
 	for _, err := range all(8, func(i int) error {
 		got, err := handle(t.Context(), []amqp.Delivery{request, again}[i%2])
 		if err == nil {
@@ -54,10 +57,9 @@ func TestHandleReply(t *testing.T) {
 
 	for name, change := range map[string]func(*amqp.Delivery){
 		"body":         func(d *amqp.Delivery) { d.Body = []byte("20 EUR") },
-		"routing key":  func(d *amqp.Delivery) { d.RoutingKey = "refund" },
 		"type":         func(d *amqp.Delivery) { d.Type = "refund" },
 		"content type": func(d *amqp.Delivery) { d.ContentType = "text/html" },
-		"shifted":      func(d *amqp.Delivery) { d.RoutingKey, d.Type = "charg", "echarge" },
+		"shifted":      func(d *amqp.Delivery) { d.Type, d.ContentType = "chargetext", "/plain" },
 	} {
 		other := request
 		change(&other)
@@ -65,9 +67,11 @@ func TestHandleReply(t *testing.T) {
 		require.ErrorIs(t, err, idempotency.ErrKeyReused, name)
 	}
 
-	for body, want := range map[string]string{"not stored": "not valid UTF-8", "not on the wire": "Headers"} {
+	// A reply that nobody could get is found before the work is committed.
+	for body, want := range map[string]string{"not stored": "not valid UTF-8", "not on the wire": "Headers", "too long": "Type: 256 bytes"} {
 		_, err := handle(t.Context(), amqp.Delivery{MessageId: body, Body: []byte(body)})
 		require.ErrorContains(t, err, want)
+		require.Equal(t, 1, d.balance("a"), body)
 	}
 	for range 2 {
 		got, err := handle(t.Context(), amqp.Delivery{MessageId: "empty", Body: []byte("empty")})

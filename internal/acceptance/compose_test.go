@@ -195,3 +195,63 @@ func TestServerRepliesFromItsInbox(t *testing.T) {
 	require.NoError(t, client.Close(t.Context()))
 	stop(t)
 }
+
+// A request that came over an exchange and was handed back, by a server that stopped before it had begun with it, comes
+// straight from the queue the next time: it is the same request, and is answered with the same reply when it is sent again.
+func TestRequestHandedBackIsTheSameToTheInbox(t *testing.T) {
+	t.Parallel()
+	b := testenv.Shared(t)
+	conn := dialAs(t, b.URL())
+	inbox, pool := inboxOf(t)
+	queue := testenv.Name(t, "charge")
+	exchange := queue + ".requests"
+	t.Cleanup(func() {
+		b.DeleteQueue(t, queue)
+		ch, err := b.Dial(t).Channel()
+		require.NoError(t, err)
+		require.NoError(t, ch.ExchangeDelete(exchange, false, false))
+	})
+	begun, end := make(chan struct{}, 2), make(chan struct{})
+	handler := inbox.HandleReply(func(ctx context.Context, tx pgx.Tx, d amqp.Delivery) (amqp.Publishing, error) {
+		begun <- struct{}{}
+		if d.MessageId == "first" {
+			<-end
+		}
+		return amqp.Publishing{Body: []byte("done " + d.MessageId)}, effect(ctx, tx, d.MessageId)
+	})
+	cfg := rpc.ServerConfig{Exchange: exchange, Keys: []string{"charge"}, Prefetch: 2}
+	serve := func() (stop func(t *testing.T)) {
+		server, err := rpc.NewServer(conn, queue, handler, cfg)
+		require.NoError(t, err)
+		return start(t, server)
+	}
+	stop := serve()
+	client, err := rpc.NewClient(dialAs(t, b.URL()), rpc.ClientConfig{Exchange: exchange})
+	require.NoError(t, err)
+	call := func(id string) error {
+		d, err := client.Idempotent().Call(t.Context(), "charge", amqp.Publishing{MessageId: id})
+		if err == nil && string(d.Body) != "done "+id {
+			err = errors.New("answered with " + string(d.Body))
+		}
+		return err
+	}
+	answered := make(chan error, 2)
+	go func() { answered <- call("first") }()
+	require.True(t, waitFor(begun, time.Minute), "the first is being handled")
+	go func() { answered <- call("second") }()
+	testenv.Eventually(t, time.Minute, func() bool { return b.Queue(t, queue).Unacked == 2 }, "the second is in the server's hands")
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop(t) }()
+	testenv.Eventually(t, time.Minute, func() bool { return b.Queue(t, queue).Ready == 1 }, "the second is handed back")
+	close(end)
+	require.True(t, waitFor(stopped, time.Minute), "stopped")
+	stop = serve()
+	for range 2 {
+		require.NoError(t, <-answered)
+	}
+	require.NoError(t, call("first"))
+	require.NoError(t, call("second"))
+	require.Equal(t, map[string]int{"first": 1, "second": 1}, effects(t, pool))
+	require.NoError(t, client.Close(t.Context()))
+	stop(t)
+}
