@@ -210,6 +210,17 @@ func TestHandleBatch(t *testing.T) {
 		require.NoError(t, errs[2])
 	})
 
+	t.Run("the time is up: nobody can say whose fault it was", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		calls, fail = nil, func([]string) error { <-ctx.Done(); return ctx.Err() }
+		for _, err := range each(t, handle(ctx, deliveries("60", "61")), 2) {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.False(t, notNow(err))
+		}
+		require.Equal(t, [][]string{{"60", "61"}}, calls)
+	})
+
 	t.Run("one panics alone", func(t *testing.T) {
 		fail = func(ids []string) error {
 			if slices.Contains(ids, "panics") {

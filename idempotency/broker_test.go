@@ -51,6 +51,9 @@ func TestP65BadIDsAreDeadLettered(t *testing.T) {
 	d, q := newDB(t), newQueueLogged(t, testenv.Shared(t), testenv.LoggerTo(log))
 	byHeader := idempotency.Config{Key: func(d amqp.Delivery) string {
 		key, _ := d.Headers["order"].(string)
+		if key == "panic" {
+			panic("no such key")
+		}
 		return key
 	}}
 	inbox := d.inbox("billing", byHeader)
@@ -58,15 +61,17 @@ func TestP65BadIDsAreDeadLettered(t *testing.T) {
 	q.publishRaw(
 		amqp.Publishing{Body: []byte("no header")}, amqp.Publishing{Body: []byte("another one without")},
 		ofOrder(""), ofOrder(strings.Repeat("k", 10<<10)), ofOrder("a\x00b"), ofOrder("a\xffb"),
+		amqp.Publishing{Headers: amqp.Table{"order": int64(7)}}, ofOrder("panic"),
 		ofOrder("good"), ofOrder(strings.Repeat("k", 255)), ofOrder("good"),
 	)
 	q.work(inbox.Handle(func(ctx context.Context, tx pgx.Tx, _ amqp.Delivery) error { return addA(ctx, tx) }), workqueue.WorkerConfig{})
-	q.settled(6)
+	q.settled(8)
 	require.Equal(t, 2, d.balance("a"))
-	require.Equal(t, 3, log.count("no usable key: empty"))
+	require.Equal(t, 4, log.count("no usable key: empty"))
 	require.Equal(t, 1, log.count("10240 bytes, at most 255"))
 	require.Equal(t, 1, log.count("holds a NUL"))
 	require.Equal(t, 1, log.count("not valid UTF-8"))
+	require.Equal(t, 1, log.count("panicked: no such key"))
 	require.False(t, log.holds("\x00"), "what came is shown quoted")
 
 	byID, q2 := d.inbox("statistics", idempotency.Config{}), newQueue(t, q.broker)

@@ -31,7 +31,8 @@ func (b *Inbox) Handle(h func(ctx context.Context, tx pgx.Tx, d amqp.Delivery) e
 // HandleBatch makes a handler for a batch worker of h: the new messages of a batch, in the order of the queue, are worked on
 // in one transaction. Known ones succeed without h, and of those with the same key only the first is handed over. When h
 // fails or panics everything is rolled back and the messages are handled one by one, each in a transaction of its own and h
-// with that one alone: so h sees a message again, and one that fails fails alone. NotNow keeps the whole batch.
+// with that one alone: so h sees a message again, and one that fails fails alone. NotNow keeps the whole batch. When the
+// batch's time is up there is none left for that: all of it fail.
 //
 // Its errors are those of each message (reconnect.BatchError). Handle says the rest.
 func (b *Inbox) HandleBatch(h func(ctx context.Context, tx pgx.Tx, ds []amqp.Delivery) error) func(ctx context.Context, ds []amqp.Delivery) error {

@@ -34,7 +34,8 @@ type Config struct {
 
 	// Key returns the key of a message, 1 to 255 bytes of UTF-8 without a NUL; what is no such key is ErrNoKey. Two messages
 	// with the same key are the same to this consumer: the second has no effect. Never make one of the delivery tag, which
-	// counts anew on each channel. Default: MessageId, which the publishers of this module set, and keep when they send
+	// counts anew on each channel, nor of the exchange or the routing key, which are others when a message comes from a
+	// retry queue. Default: MessageId, which the publishers of this module set, and keep when they send
 	// again; it stops what is delivered twice, not a sender that tells the same fact under two ids. For that take what the
 	// fact is about: an order's number and its version.
 	Key func(d amqp.Delivery) string
@@ -43,7 +44,7 @@ type Config struct {
 	// ErrNoKey; upper and lower case of one are the same. It goes with the table: all consumers of one agree.
 	UUIDKeys bool
 
-	// Retention is how long a key is known, at least; a message that comes again later takes effect again. It must be longer
+	// Retention is how long a key is known, at least, from the BEGIN of its transaction on; a message that comes again later takes effect again. It must be longer
 	// than a message can be on its way: the queue's TTL, all delays of its retries, and the age at which somebody still
 	// redrives dead letters. At least a second. Default 7 days; -1 for ever.
 	Retention time.Duration

@@ -79,6 +79,27 @@ func TestNilFunctions(t *testing.T) {
 	require.ErrorContains(t, err, "Handler: missing")
 }
 
+// A pool that has no connection left, in the time that the message has.
+func TestPoolExhausted(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.inbox("billing", idempotency.Config{})
+	pool := d.open(d.url, 1)
+	taken, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer taken.Release()
+	inbox, err := idempotency.New(pool, "billing", idempotency.Config{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = inbox.Do(ctx, "k", addA)
+	require.True(t, notNow(err), "%v", err)
+	taken.Release()
+	fresh, err := inbox.Do(t.Context(), "k", addA)
+	require.NoError(t, err)
+	require.True(t, fresh)
+}
+
 // A nil pool, and one that connects to nothing: the message is not at fault.
 func TestNobodyThere(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// shownKey is how much of a key that was refused is shown, in bytes.
+// shownKey is how much of a key is shown in an error, in characters.
 const shownKey = 40
 
 // storable returns what is wrong with s as a key or as the name of a consumer, "" when nothing is.

@@ -13,24 +13,33 @@ import (
 	"github.com/warrenmq/warren/internal/testenv"
 )
 
-// Every way of pgx to send a statement, those that poolers ask for among them.
+// Every way of pgx to send a statement, those that poolers ask for among them; these behind a pooler of transactions as well.
 func TestQueryExecModes(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	pooler := testenv.Pooler(t, d.url, 2)
+	for _, way := range []struct {
+		name, url string
+		mode      pgx.QueryExecMode
+	}{
+		{"cache statement", d.url, pgx.QueryExecModeCacheStatement},
+		{"cache describe", d.url, pgx.QueryExecModeCacheDescribe},
+		{"describe exec", d.url, pgx.QueryExecModeDescribeExec},
+		{"exec", d.url, pgx.QueryExecModeExec},
+		{"simple protocol", d.url, pgx.QueryExecModeSimpleProtocol},
+		{"exec, pooler", pooler, pgx.QueryExecModeExec},
+		{"simple protocol, pooler", pooler, pgx.QueryExecModeSimpleProtocol},
 	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			cfg, err := pgxpool.ParseConfig(d.url)
+		t.Run(way.name, func(t *testing.T) {
+			cfg, err := pgxpool.ParseConfig(way.url)
 			require.NoError(t, err)
-			cfg.ConnConfig.DefaultQueryExecMode = mode
+			cfg.ConnConfig.DefaultQueryExecMode = way.mode
 			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 			require.NoError(t, err)
 			defer pool.Close()
 			for _, uuids := range []bool{false, true} {
 				table := map[bool]string{false: "inbox", true: "ids"}[uuids]
-				inbox, err := idempotency.New(pool, mode.String(), idempotency.Config{
+				inbox, err := idempotency.New(pool, way.name, idempotency.Config{
 					Table: table, UUIDKeys: uuids, Logger: quiet, Retention: time.Hour,
 				})
 				require.NoError(t, err)
@@ -55,7 +64,7 @@ func TestQueryExecModes(t *testing.T) {
 				d.exec("UPDATE " + table + " SET done_at = now() - interval '2 hours'")
 				stop := runInbox(t, inbox)
 				testenv.Eventually(t, patience, func() bool {
-					return d.number("SELECT count(*) FROM "+table+" WHERE consumer = $1", mode.String()) == 0
+					return d.number("SELECT count(*) FROM "+table+" WHERE consumer = $1", way.name) == 0
 				}, "keys are removed")
 				stop()
 			}

@@ -12,7 +12,8 @@ import (
 
 // NotNow marks an error of a transaction of the caller's own, begun around a Claim, as one that says NotNow if it is not about
 // the work: the database is away or the connection broke, or the transaction collided with another one (40001, 40P01, 55P03).
-// Any other error it returns as it is, nil as nil. A handler returns the errors of Begin, of its statements and of Commit
+// A time that was up counts as that, too: a database that is frozen says no more. Any other error it returns as it is, nil as
+// nil. A handler returns the errors of Begin, of its statements and of Commit
 // through it: without it an outage of the database would dead-letter the messages that are at work. What Do, Handle and the
 // others return needs no marking.
 func NotNow(err error) error {

@@ -28,6 +28,7 @@ func TestNotNow(t *testing.T) {
 		require.Equal(t, err, idempotency.NotNow(err))
 		require.False(t, notNow(idempotency.NotNow(err)), "%v", err)
 	}
+	require.True(t, notNow(idempotency.NotNow(context.DeadlineExceeded)), "all that a frozen database says")
 	for _, code := range []string{"40001", "40P01", "55P03", "57P01", "08006"} {
 		err := fmt.Errorf("book: %w", &pgconn.PgError{Code: code})
 		require.True(t, notNow(idempotency.NotNow(err)), code)

@@ -64,6 +64,14 @@ func newDBAt(t testing.TB, url, via string) *db {
 	return d
 }
 
+// newProxiedDB makes one whose pool goes through a proxy.
+func newProxiedDB(t testing.TB) (*db, *testenv.FaultProxy) {
+	t.Helper()
+	url := testenv.Postgres(t)
+	proxy := testenv.Proxy(t, url)
+	return newDBAt(t, url, proxy.URL()), proxy
+}
+
 // applicationName is Name within the 63 bytes that PostgreSQL keeps.
 func applicationName(t testing.TB) string {
 	name := testenv.Name(t, "pool")

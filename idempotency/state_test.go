@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/idempotency"
-	"github.com/warrenmq/warren/internal/testenv"
 )
 
 // orders are objects whose state says what they have seen; bills are what handling them leaves.
@@ -95,35 +94,6 @@ func TestStateCheckPassesOverOldVersions(t *testing.T) {
 	}
 	require.Equal(t, 2, d.number("SELECT count(*) FROM bills"))
 	require.Equal(t, 4, d.number("SELECT version FROM orders"))
-}
-
-// The answer to COMMIT is lost: the next attempt finds the order paid.
-func TestStateCheckLostAnswerToCommit(t *testing.T) {
-	t.Parallel()
-	url := testenv.Postgres(t)
-	proxy := testenv.Proxy(t, url)
-	d := newDBAt(t, url, proxy.URL())
-	withOrders(d)
-	cut := make(chan struct{})
-	calls := 0
-	handle := idempotency.StateCheck(d.pool, func(ctx context.Context, tx pgx.Tx, del amqp.Delivery) error {
-		calls++
-		err := payLocked(ctx, tx, del)
-		if calls == 1 {
-			proxy.FreezeToClient()
-			go func() {
-				defer close(cut)
-				testenv.Eventually(t, patience, func() bool { return d.number("SELECT count(*) FROM bills") == 1 }, "COMMIT has arrived")
-				proxy.Cut()
-				proxy.Heal()
-			}()
-		}
-		return err
-	})
-	require.NoError(t, handle(t.Context(), amqp.Delivery{Body: []byte("o")}))
-	<-cut
-	require.Equal(t, 2, calls)
-	require.Equal(t, 1, d.number("SELECT count(*) FROM bills"))
 }
 
 func TestStateCheckErrors(t *testing.T) {
