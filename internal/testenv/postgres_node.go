@@ -50,6 +50,22 @@ func PostgresNode(tb testing.TB) *FaultPostgres {
 	return n
 }
 
+// NodeAndPostgres is Node and PostgresNode for a test that breaks both: they boot at the same time.
+func NodeAndPostgres(tb testing.TB) (*FaultNode, *FaultPostgres) {
+	tb.Helper()
+	var booting sync.WaitGroup
+	defer booting.Wait()
+	booting.Go(func() {
+		if shared, err := postgresServer(); err != nil || shared.Kind == provide.URL {
+			return // as PostgresNode is about to say
+		}
+		if p, err := provider(); err == nil {
+			_, _ = owned.database.get(p.PostgresNode)
+		}
+	})
+	return Node(tb), PostgresNode(tb)
+}
+
 // postgresNodeServer starts the server when there is none yet.
 func postgresNodeServer(tb testing.TB) (*provide.Postgres, error) {
 	tb.Helper()
