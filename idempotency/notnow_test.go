@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"net/url"
-	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -48,7 +47,6 @@ func TestClaimUnderLoad(t *testing.T) {
 			base, err := sql.Open("pgx", withApplicationName(t, d))
 			require.NoError(t, err)
 			defer base.Close()
-			var handled atomic.Int64
 			ofPgx := func(ctx context.Context, del amqp.Delivery) error {
 				return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
 					fresh, err := inbox.Claim(ctx, tx, del.MessageId)
@@ -81,13 +79,12 @@ func TestClaimUnderLoad(t *testing.T) {
 			q.work(func(ctx context.Context, del amqp.Delivery) error {
 				err := idempotency.NotNow(handle(ctx, del))
 				if err == nil {
-					handled.Add(1)
+					l.handled.Add(1)
 				}
 				return err
 			}, workqueue.WorkerConfig{Concurrency: 8})
 			for range 3 {
-				before := handled.Load()
-				testenv.Eventually(t, patience, func() bool { return handled.Load() > before+30 }, "messages are handled")
+				l.more(30)
 				testenv.TerminateSessions(t, d.url, d.name)
 			}
 			l.stop()
