@@ -190,49 +190,43 @@ func TestDeadConnections(t *testing.T) {
 }
 
 // A database that is frozen answers nothing: a call ends with its context, and says "not now", before its function has run and
-// while it runs; the message's time was not used up by the message.
+// while it runs, also when the function is the one that gives up; the message's time was not used up by the message.
 func TestFrozenDatabase(t *testing.T) {
 	t.Parallel()
 	d, proxy := newProxiedDB(t)
 	inbox := d.inbox("billing", idempotency.Config{})
-	for name, freezeInside := range map[string]bool{"before": false, "inside": true} {
-		t.Run(name, func(t *testing.T) {
+	const short = 300 * time.Millisecond
+	for _, tt := range []struct {
+		name         string
+		time, inside time.Duration // of the call, and of the function
+		freeze       bool          // before the call
+	}{
+		{"before", short, patience, true},
+		{"inside", short, patience, false},
+		{"inside a function that gives up", patience, short, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			defer proxy.Heal()
-			if !freezeInside {
+			if tt.freeze {
 				proxy.Freeze()
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
 			began := time.Now()
-			_, err := inbox.Do(ctx, name, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := inbox.Do(within(t, tt.time), tt.name, func(ctx context.Context, tx pgx.Tx) error {
 				proxy.Freeze()
+				ctx, cancel := context.WithTimeout(ctx, tt.inside)
+				defer cancel()
 				return addA(ctx, tx)
 			})
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.True(t, notNow(err), "%v", err)
-			took(t, began, 300*time.Millisecond+2*time.Second, "a call of 300 ms, with a question whether anybody is there")
+			took(t, began, short+2*time.Second, "a call of 300 ms, with a question whether anybody is there")
 			proxy.Heal()
-			fresh, err := inbox.Do(t.Context(), name, addA)
+			fresh, err := inbox.Do(t.Context(), tt.name, addA)
 			require.NoError(t, err)
 			require.True(t, fresh)
 		})
 	}
-	require.Equal(t, 2, d.balance("a"))
-}
-
-// A handler that is too slow on a database that answers is at fault itself.
-func TestSlowWorkIsAFailure(t *testing.T) {
-	t.Parallel()
-	d := newDB(t)
-	inbox := d.inbox("billing", idempotency.Config{})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := inbox.Do(ctx, "k", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "SELECT pg_sleep(60)")
-		return err
-	})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.False(t, notNow(err), "%v", err)
+	require.Equal(t, 3, d.balance("a"))
 }
 
 // Another copy's session is frozen with the key in its hands: the wait is bounded.
