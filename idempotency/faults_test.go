@@ -73,6 +73,14 @@ func TestP64CollisionsAreTriedAgain(t *testing.T) {
 			require.Zero(t, d.number("SELECT count(*) FROM inbox WHERE key = $1", "stays "+state))
 		})
 	}
+	t.Run("a session that was ended, and what that cancelled", func(t *testing.T) {
+		_, err := inbox.Do(t.Context(), "cancelled", func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, shoot(d, tx))
+			_, err := tx.Exec(ctx, "SELECT 1")
+			return errors.Join(err, context.Canceled)
+		})
+		require.True(t, notNow(err), "%v", err)
+	})
 	for _, state := range []string{"23505", "22012", "42P01", "57014", "P0001"} { // the work's own
 		t.Run(state, func(t *testing.T) {
 			calls := 0

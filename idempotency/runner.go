@@ -135,7 +135,7 @@ func (r *runner) judge(ctx context.Context, err error, broken bool) (again bool,
 	}
 	// pgx closes the connection of a statement that is given up, so a broken one says nothing then.
 	why := ctx.Err()
-	if why == nil && broken {
+	if why == nil && broken && !pg.Away(err) {
 		why = givenUp(err)
 	}
 	switch {
