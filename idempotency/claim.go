@@ -3,9 +3,11 @@ package idempotency
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/warrenmq/warren/internal/pg"
@@ -83,7 +85,8 @@ func (b *Inbox) lockTimeout() string {
 //
 // It waits for a transaction in progress with the same key up to LockTimeout. An error of the database says NotNow, for it
 // is never about the key: ErrBusy; 40001 or 40P01, to which the answer is the whole transaction again; or that the database
-// is away. The transaction can then only be rolled back. ErrNoKey comes before any SQL and leaves it whole.
+// is away. The transaction can then only be rolled back. One that has failed before, or is over, is a mistake, which does not
+// say NotNow. ErrNoKey comes before any SQL and leaves it whole.
 //
 // Acknowledge only after Commit has returned nil: after any other answer but an error of the server the key may be known or
 // not, and the next delivery tells. NotNow marks the errors of the transaction for a consumer.
@@ -93,7 +96,11 @@ func (b *Inbox) Claim(ctx context.Context, tx Tx, key string) (fresh bool, err e
 		return false, err
 	}
 	tag, err := tx.Exec(ctx, b.sql.claim, b.consumer, []string{stored}, b.lockTimeout())
-	if err != nil {
+	switch {
+	case err == nil:
+	case pg.Code(err) == pg.FailedTransaction, errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
+		return false, fmt.Errorf("idempotency: claim %.*q: %w", shownKey, key, err) // whenever it is tried
+	default:
 		return false, b.claimError(err, key)
 	}
 	fresh = tag.RowsAffected() > 0

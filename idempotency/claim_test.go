@@ -244,6 +244,19 @@ func TestClaimConformance(t *testing.T) {
 				}
 			})
 
+			t.Run("P64 a transaction that failed before, or is over, is the caller's mistake", func(t *testing.T) {
+				failed, over := begin(t), begin(t)
+				_, err := failed.Exec(t.Context(), "INSERT INTO accounts VALUES ('a')")
+				require.Equal(t, "23505", code(err))
+				_, err = inbox.Claim(t.Context(), failed, "late")
+				require.Equal(t, "25P02", code(err))
+				require.False(t, notNow(err), "%v", err)
+				over.rollback()
+				_, err = inbox.Claim(t.Context(), over, "late")
+				require.Error(t, err)
+				require.False(t, notNow(err), "%v", err)
+			})
+
 			t.Run("a session that was ended", func(t *testing.T) {
 				tx := begin(t)
 				testenv.TerminateBackends(t, d.url, tx.pid())

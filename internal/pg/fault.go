@@ -11,6 +11,7 @@ import (
 // SQLSTATE codes that are told by name.
 const (
 	LockNotAvailable     = "55P03" // lock_timeout, NOWAIT
+	FailedTransaction    = "25P02" // after an error, until it is rolled back
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 )
