@@ -59,7 +59,7 @@ func (r *runner) run(ctx context.Context, j job) error {
 	switch {
 	case errors.Is(err, errSwallowed):
 		return fmt.Errorf("idempotency: %w", err) // each time: it is the work's
-	case isNotNow(err):
+	case isNotNow(err), pg.Code(err) == pg.FailedTransaction:
 		return err
 	}
 	return later("%w", err)
@@ -128,7 +128,7 @@ func (r *runner) judge(ctx context.Context, err error, broken bool) (again bool,
 	switch {
 	case err == errKnown, isDone(err), errors.Is(err, ErrBusy), isPermanent(err):
 		return false, err
-	case pg.Collided(err):
+	case pg.Collided(err), pg.Code(err) == pg.FailedTransaction: // which hides the error before it
 		return true, err
 	case isNotNow(err):
 		return false, err
