@@ -26,7 +26,7 @@ type metrics struct {
 }
 
 func newMetrics(p metric.MeterProvider, consumer string) (metrics, error) {
-	meter := p.Meter("github.com/warrenmq/warren/idempotency")
+	meter := p.Meter("github.com/warrenmq/warren")
 	keys, err := meter.Int64Counter("warren.inbox.keys", metric.WithUnit("{key}"),
 		metric.WithDescription("Keys that were claimed, by outcome: fresh, duplicate, not_now, failed."))
 	removed, err2 := meter.Int64Counter("warren.inbox.removed", metric.WithUnit("{key}"),
@@ -37,7 +37,7 @@ func newMetrics(p metric.MeterProvider, consumer string) (metrics, error) {
 	of := attribute.String("warren.consumer", consumer)
 	m := metrics{keys: keys, removed: removed, mine: metric.WithAttributes(of), by: map[string]metric.MeasurementOption{}}
 	for _, outcome := range []string{outcomeFresh, outcomeDuplicate, outcomeNotNow, outcomeFailed} {
-		m.by[outcome] = metric.WithAttributes(of, attribute.String("outcome", outcome))
+		m.by[outcome] = metric.WithAttributes(of, attribute.String("warren.outcome", outcome))
 	}
 	return m, nil
 }

@@ -41,7 +41,7 @@ type counter struct {
 
 func (c counter) Add(_ context.Context, n int64, options ...metric.AddOption) {
 	attributes := metric.NewAddConfig(options).Attributes()
-	outcome, _ := attributes.Value("outcome")
+	outcome, _ := attributes.Value("warren.outcome")
 	consumer, _ := attributes.Value(attribute.Key("warren.consumer"))
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()

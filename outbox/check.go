@@ -57,10 +57,7 @@ func (o *Outbox) entries(msgs []Message, trace map[string]string) ([]entry, erro
 
 // entry checks one message. m is a copy, and its headers are only read.
 func (o *Outbox) entry(m Message, trace map[string]string, now time.Time) (entry, error) {
-	if err := encodeJSON(&m); err != nil {
-		return entry{}, err
-	}
-	if err := o.check(&m, now); err != nil {
+	if err := errors.Join(encodeJSON(&m), o.check(&m, now)); err != nil {
 		return entry{}, err
 	}
 	o.addTrace(&m, trace)

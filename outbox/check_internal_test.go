@@ -87,8 +87,8 @@ func TestFaults(t *testing.T) {
 func TestAllFaultsAtOnce(t *testing.T) {
 	box, err := New(nil, Config{})
 	require.NoError(t, err)
-	_, err = box.entries([]Message{{Key: "\x00"}, {}, {Exchange: "\xff", Publishing: amqp.Publishing{UserId: "x"}}}, nil)
-	for _, want := range []string{"message 0: Key: ", "message 2: Exchange: ", "UserId: "} {
+	_, err = box.entries([]Message{{Key: "\x00"}, {}, {Exchange: "\xff", JSON: math.NaN(), Publishing: amqp.Publishing{UserId: "x"}}}, nil)
+	for _, want := range []string{"message 0: Key: ", "message 2: JSON: ", "Exchange: ", "UserId: "} {
 		require.ErrorContains(t, err, want)
 	}
 	many := make([]Message, 100)
