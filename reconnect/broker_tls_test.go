@@ -196,6 +196,7 @@ func testTLSRefusedAtOnce(t *testing.T, b *tlsBroker) {
 		return b.authority.Issue(testenv.Certificate{CommonName: cn, Hosts: []string{"127.0.0.1"}, Expired: expired})
 	}
 	elsewhere := b.authority.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"elsewhere.test", "127.0.0.9"}})
+	early := b.authority.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"127.0.0.1"}, Early: true})
 	unknown := strangers.Issue(testenv.Certificate{CommonName: "client"})
 	old := func(cfg *tls.Config) *tls.Config {
 		cfg.MaxVersion = tls.VersionTLS12
@@ -212,6 +213,8 @@ func testTLSRefusedAtOnce(t *testing.T, b *tlsBroker) {
 	}{
 		{"broker of another name", elsewhere, b.trusting(), "127.0.0.9", verification},
 		{"broker with an expired certificate", issue("broker", true), b.trusting(), "expired", verification},
+		{"broker with a certificate that is not yet valid", early, b.trusting(), "is before", verification},
+		{"broker with a stranger's certificate", strangers.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"127.0.0.1"}}), b.trusting(), "unknown authority", verification},
 		{"broker of an unknown authority", b.server, &tls.Config{}, "unknown authority", verification},
 		{"client of an unknown authority", b.server, b.trusting(unknown), "unknown certificate authority", alert},
 		{"client of an unknown authority, TLS 1.2", b.server, old(b.trusting(unknown)), "unknown certificate authority", alert},

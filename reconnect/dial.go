@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"reflect"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -151,7 +153,7 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	// The driver's handshake takes no context; dropping the socket is what ends it.
 	stop := context.AfterFunc(ctx, sock.Kill)
 	began := time.Now()
-	conn, err := amqp.Open(sock, d.config(auth, role))
+	conn, err := d.handshake(sock, auth, role)
 	if !stop() && err == nil {
 		err = ended(ctx)
 	}
@@ -164,6 +166,12 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	}
 	sock.SetHeartbeat(conn.Config.Heartbeat)
 	return opened{conn: conn, sock: sock, user: userOf(auth), expires: expires}, nil
+}
+
+// handshake has an authentication answer, which may be the user's own.
+func (d *dialer) handshake(sock *coalesce.Conn, auth amqp.Authentication, role string) (_ *amqp.Connection, err error) {
+	defer d.recovered("Credentials, what it gave", &err)
+	return amqp.Open(sock, d.config(auth, role))
 }
 
 // socket connects to one of the brokers, without the handshake of AMQP.
@@ -189,14 +197,23 @@ func (d *dialer) socket(ctx context.Context) (apart.Socket, error) {
 	return apart.Socket{}, errors.Join(faults...)
 }
 
+// recovered, deferred, makes an error of the panic of a function of the user's: nobody else could, in a goroutine of ours.
+func (d *dialer) recovered(whose string, err *error) {
+	if p := recover(); p != nil {
+		d.cfg.Logger.Error("panic in "+whose, "panic", p, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("%s: panic: %v", whose, p)
+	}
+}
+
 // credentials are the provider's, asked anew, or the URL's.
-func (d *dialer) credentials(ctx context.Context) (amqp.Authentication, time.Time, error) {
+func (d *dialer) credentials(ctx context.Context) (auth amqp.Authentication, expires time.Time, err error) {
 	if d.cfg.Credentials == nil {
-		auth, err := d.urlAuth()
+		auth, err = d.urlAuth()
 		return auth, time.Time{}, err
 	}
-	auth, expires, err := d.cfg.Credentials(ctx)
-	if err == nil && auth == nil {
+	defer d.recovered("Credentials", &err)
+	auth, expires, err = d.cfg.Credentials(ctx)
+	if v := reflect.ValueOf(auth); err == nil && (!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()) {
 		err = errors.New("no authentication and no error returned")
 	}
 	if err != nil {
@@ -224,26 +241,39 @@ func (d *dialer) urlAuth() (amqp.Authentication, error) {
 
 // open makes the TCP connection and, for amqps, the TLS one on it. TLS is done here, not by the driver, so that writes
 // are gathered above it: records are joined, not only segments.
-func (d *dialer) open(ctx context.Context, to address) (net.Conn, error) {
-	dial := d.cfg.DialContext
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
-	nc, err := dial(ctx, "tcp", to.network)
-	if err == nil && nc == nil {
-		err = errors.New("DialContext: no connection and no error returned")
-	}
+func (d *dialer) open(ctx context.Context, to address) (nc net.Conn, err error) {
+	nc, err = d.connect(ctx, to)
 	if err != nil || d.uri.Scheme != "amqps" {
 		return nc, err
 	}
-	cfg, err := d.tlsConfig(ctx, to.server)
+	secure, err := d.secure(ctx, to, nc)
 	if err != nil {
 		_ = nc.Close()
 		return nil, err
 	}
+	return secure, nil
+}
+
+func (d *dialer) connect(ctx context.Context, to address) (nc net.Conn, err error) {
+	if d.cfg.DialContext == nil {
+		return new(net.Dialer).DialContext(ctx, "tcp", to.network)
+	}
+	defer d.recovered("DialContext", &err)
+	nc, err = d.cfg.DialContext(ctx, "tcp", to.network)
+	if err == nil && nc == nil {
+		err = errors.New("DialContext: no connection and no error returned")
+	}
+	return nc, err
+}
+
+func (d *dialer) secure(ctx context.Context, to address, nc net.Conn) (_ net.Conn, err error) {
+	defer d.recovered("TLSFunc or what it gave", &err)
+	cfg, err := d.tlsConfig(ctx, to.server)
+	if err != nil {
+		return nil, err
+	}
 	secure := tls.Client(nc, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = nc.Close()
 		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, withAlert(err))
 	}
 	return newAttentive(secure), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
 )
@@ -44,7 +45,10 @@ func (d *dialer) tlsFromURL() (*tls.Config, error) {
 			return nil, fmt.Errorf("cacertfile: no certificate in %s", d.uri.CACertFile)
 		}
 	}
-	if d.uri.CertFile != "" && d.uri.KeyFile != "" {
+	if (d.uri.CertFile == "") != (d.uri.KeyFile == "") {
+		return nil, errors.New("certfile and keyfile: one without the other")
+	}
+	if d.uri.CertFile != "" {
 		pair, err := tls.LoadX509KeyPair(d.uri.CertFile, d.uri.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("certfile: %w", err)
