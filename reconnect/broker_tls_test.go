@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestTLSBroker(t *testing.T) {
 		{"client certificate", false, testTLSClientCertificate},
 		{"EXTERNAL", true, testTLSExternal},
 		{"refused at once", false, testTLSRefusedAtOnce},
+		{"without TLS", false, testTLSWithoutTLS},
 		{"renewed between dials", false, testTLSRenewedBetweenDials},
 		{"client certificate runs out", false, testTLSClientCertificateRunsOut},
 		{"gathered writes", false, testTLSGathersWrites},
@@ -234,6 +236,16 @@ func testTLSRefusedAtOnce(t *testing.T, b *tlsBroker) {
 			require.NotContains(t, log.String(), "attempts=2")
 		})
 	}
+}
+
+// A client without TLS on the port for TLS is told so, and not that frames are too large.
+func testTLSWithoutTLS(t *testing.T, b *tlsBroker) {
+	cfg, log := testConfig(t, Config{})
+	began := time.Now()
+	_, err := Dial(within(t, 30*time.Second), strings.Replace(b.TLSURL(), "amqps:", "amqp:", 1), cfg)
+	took(t, began, time.Second, "refusing a client without TLS")
+	require.ErrorContains(t, err, "has to begin with amqps")
+	require.NotContains(t, log.String(), "attempts=2")
 }
 
 // is reports whether there is a T in the chain.

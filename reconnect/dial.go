@@ -159,8 +159,8 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	}
 	if err != nil {
 		sock.Kill() // ends the driver's goroutines too
-		if a, ok := nc.(*attentive); ok && a.refusal() != nil {
-			return opened{}, fmt.Errorf("TLS handshake with %s: %w", to.network, a.refusal())
+		if a, ok := nc.(interface{ refusal() error }); ok && a.refusal() != nil {
+			return opened{}, fmt.Errorf("handshake with %s: %w", to.network, a.refusal())
 		}
 		return opened{}, handshakeError(ctx, err, time.Since(began))
 	}
@@ -243,8 +243,11 @@ func (d *dialer) urlAuth() (amqp.Authentication, error) {
 // are gathered above it: records are joined, not only segments.
 func (d *dialer) open(ctx context.Context, to address) (nc net.Conn, err error) {
 	nc, err = d.connect(ctx, to)
-	if err != nil || d.uri.Scheme != "amqps" {
-		return nc, err
+	if err != nil {
+		return nil, err
+	}
+	if d.uri.Scheme != "amqps" {
+		return &plain{Conn: nc}, nil
 	}
 	secure, err := d.secure(ctx, to, nc)
 	if err != nil {
@@ -320,7 +323,7 @@ func isRefusal(err error) bool {
 	switch code := amqpCode(err); {
 	case code == amqp.AccessRefused, code == amqp.NotAllowed:
 		return true
-	case errors.Is(err, amqp.ErrSASL):
+	case errors.Is(err, amqp.ErrSASL), errors.Is(err, errSpeaksTLS):
 		return true
 	}
 	return errors.As(err, &cert) || errors.As(err, &record) || errors.As(err, &alert)

@@ -128,8 +128,9 @@ func TestDialWrongPassword(t *testing.T) {
 func TestDialMissingVirtualHost(t *testing.T) {
 	t.Parallel()
 	cfg, _ := testConfig(t, Config{})
+	nowhere := withPath(t, testenv.Shared(t).URL(), "/nowhere") // the first to ask waits for the broker
 	began := time.Now()
-	_, err := Dial(within(t, 30*time.Second), withPath(t, testenv.Shared(t).URL(), "/nowhere"), cfg)
+	_, err := Dial(within(t, 30*time.Second), nowhere, cfg)
 	took(t, began, time.Second, "refusing a missing virtual host")
 	var refusal *amqp.Error
 	require.ErrorAs(t, err, &refusal)

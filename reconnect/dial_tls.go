@@ -29,7 +29,26 @@ func (d *dialer) tlsConfig(ctx context.Context, server string) (*tls.Config, err
 	if cfg.ServerName == "" {
 		cfg.ServerName = server
 	}
+	ownVerification(cfg)
 	return cfg, nil
+}
+
+// ownVerification gives what the user's own functions say against a certificate the type that crypto/tls gives to what it says
+// itself, so that it is known for a refusal.
+func ownVerification(cfg *tls.Config) {
+	if verify := cfg.VerifyPeerCertificate; verify != nil {
+		cfg.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error { return refused(verify(raw, chains), nil) }
+	}
+	if verify := cfg.VerifyConnection; verify != nil {
+		cfg.VerifyConnection = func(s tls.ConnectionState) error { return refused(verify(s), s.PeerCertificates) }
+	}
+}
+
+func refused(err error, certificates []*x509.Certificate) error {
+	if err == nil {
+		return nil
+	}
+	return &tls.CertificateVerificationError{UnverifiedCertificates: certificates, Err: err}
 }
 
 // tlsFromURL reads the certificate files that the URL's query names.
