@@ -14,7 +14,7 @@ type declared struct {
 	queue                         bool // or an exchange
 	name, kind                    string
 	durable, autoDelete, internal bool
-	args                          amqp.Table
+	args                          amqp.Table // its own
 }
 
 // compare declares it on ch, with further arguments.
@@ -50,15 +50,14 @@ func (w *declared) adopt(d difference) bool {
 	case "exclusive":
 		return false // another connection's
 	}
-	if !ok {
+	switch {
+	case !ok:
 		return false
-	}
-	if value == nil {
-		w.args = with(w.args, d.argument, nil)
+	case value == nil:
 		delete(w.args, d.argument)
-		return true
+	default:
+		w.args[d.argument] = value
 	}
-	w.args = with(w.args, d.argument, value)
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -83,8 +84,8 @@ func newVerification(c *Conn, it item, typed bool) *verification {
 	}
 	e := it.exchange
 	v.risky = !builtin(e.Kind)
-	v.want = declared{name: e.Name, kind: e.Kind, durable: true, internal: e.Internal, args: with(e.Arguments, "", nil)}
-	delete(v.want.args, "")
+	v.want = declared{name: e.Name, kind: e.Kind, durable: true, internal: e.Internal, args: amqp.Table{}}
+	maps.Copy(v.want.args, e.Arguments)
 	if e.Alternate != "" {
 		v.want.args[alternateExchange] = e.Alternate
 	}
@@ -151,7 +152,10 @@ func (v *verification) weigh(ctx context.Context, refusal error) (again bool, er
 		if !v.want.adopt(d) {
 			return false, errRest
 		}
-		return v.reguard(d), nil
+		if d.argument == amqp.QueueTypeArg {
+			v.guard() // of another type
+		}
+		return true, nil
 	case is:
 		return false, errRest
 	case amqpCode(refusal) == amqp.PreconditionFailed && v.namesGuard(refusal):
@@ -167,14 +171,6 @@ func (v *verification) weigh(ctx context.Context, refusal error) (again bool, er
 
 func (v *verification) namesGuard(refusal error) bool {
 	return slices.ContainsFunc(v.guards, func(guard string) bool { return strings.Contains(reason(refusal), guard) })
-}
-
-// reguard chooses other guards after the type turned out to be another one.
-func (v *verification) reguard(d difference) bool {
-	if d.argument == amqp.QueueTypeArg {
-		v.guard()
-	}
-	return true
 }
 
 // matters reports whether a difference is one: of what is passive, only what is described counts.
