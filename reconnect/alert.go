@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -77,6 +78,34 @@ func (a *attentive) refusal() error {
 	var alert tls.AlertError
 	if err := withAlert(a.err); errors.As(err, &alert) {
 		return err
+	}
+	return nil
+}
+
+// errSpeaksTLS is a mistake in the URL.
+var errSpeaksTLS = errors.New("the broker expects TLS on this port: the URL has to begin with amqps")
+
+// plain is a connection without TLS that notices when the peer expects some: what the broker then answers is an alert, of which the
+// driver says no more than that it is no frame.
+type plain struct {
+	net.Conn
+	seen  bool // something was read
+	alert atomic.Bool
+}
+
+// Read looks at what comes first: 21 for an alert and 3 for any version of TLS (RFC 8446 section 5.1), while frames begin with 1.
+func (c *plain) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if !c.seen && n > 0 {
+		c.seen = true
+		c.alert.Store(n > 1 && p[0] == 21 && p[1] == 3)
+	}
+	return n, err
+}
+
+func (c *plain) refusal() error {
+	if c.alert.Load() {
+		return errSpeaksTLS
 	}
 	return nil
 }

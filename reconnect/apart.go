@@ -63,30 +63,35 @@ func (w *supervised) closeOwn() {
 	w.own = nil
 }
 
-// afterLoss draws the conclusions from the loss of what the function ran on. It returns true when a message that cannot
-// be read has closed the function's own connection.
-func (w *supervised) afterLoss(s *session, why error) bool {
+// afterLoss draws the conclusions from the loss of what the function ran on. When that was the function's own connection, and
+// its own guilt, it returns how long the function may pause at most; else zero.
+func (w *supervised) afterLoss(s *session, why error) (atMost time.Duration) {
 	if w.own != nil && amqpCode(why) == amqp.ResourceLocked {
 		w.tied.Store(true) // an exclusive queue, which the topology does not name, is on the link
 	}
 	if s.alive() {
-		return false
+		return 0
 	}
 	select {
 	case <-s.lost():
 	case <-time.After(time.Second): // the watcher is told right after the connection is marked closed
-		return false
+		return 0
 	}
 	if w.own == nil {
 		w.link.judge(s)
-		return false
+		return 0
 	}
 	w.own.judge(s)
-	if !s.unreadable() {
-		return false
+	switch {
+	case s.unreadable():
+		atMost = unreadablePause
+	case w.wish == nil && endedBy(s.cause()):
+		atMost = endedPause
+	default:
+		return 0
 	}
 	w.closeOwn()
-	return true
+	return atMost
 }
 
 // stay is one run of a function in one place. It ends when the function should be in another one.

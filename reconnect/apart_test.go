@@ -118,7 +118,7 @@ func TestUnreadableMessageOfAPlainFunction(t *testing.T) {
 	testenv.Eventually(t, 20*time.Second, func() bool { return phase(c, "bad") == "running" }, "it runs, apart")
 	require.NotEmpty(t, reasonOf(c, "bad"))
 	c.unreadable.mu.Lock()
-	c.unreadable.guilty[`function "bad"`] = time.Now() // instead of a minute
+	c.unreadable.guilty[`function "bad"`] = sentence{time.Now(), &unreadableBlame} // instead of a minute
 	c.unreadable.wake()
 	c.unreadable.mu.Unlock()
 	testenv.Eventually(t, 20*time.Second, func() bool {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestTLSBroker(t *testing.T) {
 		{"client certificate", false, testTLSClientCertificate},
 		{"EXTERNAL", true, testTLSExternal},
 		{"refused at once", false, testTLSRefusedAtOnce},
+		{"without TLS", false, testTLSWithoutTLS},
 		{"renewed between dials", false, testTLSRenewedBetweenDials},
 		{"client certificate runs out", false, testTLSClientCertificateRunsOut},
 		{"gathered writes", false, testTLSGathersWrites},
@@ -196,6 +198,7 @@ func testTLSRefusedAtOnce(t *testing.T, b *tlsBroker) {
 		return b.authority.Issue(testenv.Certificate{CommonName: cn, Hosts: []string{"127.0.0.1"}, Expired: expired})
 	}
 	elsewhere := b.authority.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"elsewhere.test", "127.0.0.9"}})
+	early := b.authority.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"127.0.0.1"}, Early: true})
 	unknown := strangers.Issue(testenv.Certificate{CommonName: "client"})
 	old := func(cfg *tls.Config) *tls.Config {
 		cfg.MaxVersion = tls.VersionTLS12
@@ -212,6 +215,8 @@ func testTLSRefusedAtOnce(t *testing.T, b *tlsBroker) {
 	}{
 		{"broker of another name", elsewhere, b.trusting(), "127.0.0.9", verification},
 		{"broker with an expired certificate", issue("broker", true), b.trusting(), "expired", verification},
+		{"broker with a certificate that is not yet valid", early, b.trusting(), "is before", verification},
+		{"broker with a stranger's certificate", strangers.Issue(testenv.Certificate{CommonName: "broker", Hosts: []string{"127.0.0.1"}}), b.trusting(), "unknown authority", verification},
 		{"broker of an unknown authority", b.server, &tls.Config{}, "unknown authority", verification},
 		{"client of an unknown authority", b.server, b.trusting(unknown), "unknown certificate authority", alert},
 		{"client of an unknown authority, TLS 1.2", b.server, old(b.trusting(unknown)), "unknown certificate authority", alert},
@@ -231,6 +236,16 @@ func testTLSRefusedAtOnce(t *testing.T, b *tlsBroker) {
 			require.NotContains(t, log.String(), "attempts=2")
 		})
 	}
+}
+
+// A client without TLS on the port for TLS is told so, and not that frames are too large.
+func testTLSWithoutTLS(t *testing.T, b *tlsBroker) {
+	cfg, log := testConfig(t, Config{})
+	began := time.Now()
+	_, err := Dial(within(t, 30*time.Second), strings.Replace(b.TLSURL(), "amqps:", "amqp:", 1), cfg)
+	took(t, began, time.Second, "refusing a client without TLS")
+	require.ErrorContains(t, err, "has to begin with amqps")
+	require.NotContains(t, log.String(), "attempts=2")
 }
 
 // is reports whether there is a T in the chain.

@@ -43,7 +43,7 @@ func (c *Conn) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
 	c.end(ErrClosed)
-	c.observed.stop()
+	observed := c.observed.stop()
 	workers := c.workers.shut(ctx)
 	links := append([]*link{c.publishing, c.consuming}, c.unreadable.shut()...)
 	for _, l := range links {
@@ -69,6 +69,11 @@ func (c *Conn) close(ctx context.Context) {
 		c.workers.shut(last)
 	}
 	c.board.close(last.Done())
+	select {
+	case <-observed:
+	case <-last.Done():
+		faults = append(faults, errors.New("the MeterProvider collects without an end, and does not let go"))
+	}
 	if err := errors.Join(faults...); err != nil {
 		c.closeErr = fmt.Errorf("reconnect: close: %w", err)
 	}

@@ -51,6 +51,8 @@ type Config struct {
 	// connection (connection.update-secret). A zero time means that the credentials do not expire. With OAuth 2, what is
 	// given here as expiry must be no later than the token's, from where on the broker refuses everything (403) and, from
 	// RabbitMQ 4.2.6 on, closes the connection. A secret that it refuses ends the connection, and the next dial asks again.
+	// The context of each question ends after DialTimeout. An error or a panic, here and of TLSFunc and DialContext, is one of
+	// that dial: it is logged, and asked again.
 	// For a user by client certificate return an *amqp.ExternalAuth, or name the mechanism in the URL
 	// (auth_mechanism=external); the broker needs its plugin rabbitmq_auth_mechanism_ssl for that.
 	Credentials func(ctx context.Context) (auth amqp.Authentication, expires time.Time, err error)

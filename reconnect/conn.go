@@ -65,7 +65,7 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	cfg = d.cfg
-	c := &Conn{cfg: cfg, registry: newRegistry(), board: newBoard(cfg.OnState), workers: newGate(), calls: newGate(),
+	c := &Conn{cfg: cfg, registry: newRegistry(), board: newBoard(unpanicked(cfg.OnState, cfg.Logger)), workers: newGate(), calls: newGate(),
 		shared: map[PublisherConfig]*Publisher{}, closed: make(chan struct{})}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.stalls.log = cfg.Logger.With("connection", cfg.Name)
@@ -74,7 +74,7 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.consuming.creating = c.publishing.creating
 	c.publishing.made, c.consuming.made = c.refused.made, c.refused.made
 	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
-	c.consuming.onUnreadable = c.unreadable.lostLink
+	c.consuming.onBlame = c.unreadable.lostLink
 	c.telemetry = telemetry.New(cfg.telemetry())
 	c.observe()
 	if cfg.Lazy {

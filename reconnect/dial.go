@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -151,19 +152,25 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	// The driver's handshake takes no context; dropping the socket is what ends it.
 	stop := context.AfterFunc(ctx, sock.Kill)
 	began := time.Now()
-	conn, err := amqp.Open(sock, d.config(auth, role))
+	conn, err := d.handshake(sock, auth, role)
 	if !stop() && err == nil {
 		err = ended(ctx)
 	}
 	if err != nil {
 		sock.Kill() // ends the driver's goroutines too
-		if a, ok := nc.(*attentive); ok && a.refusal() != nil {
-			return opened{}, fmt.Errorf("TLS handshake with %s: %w", to.network, a.refusal())
+		if a, ok := nc.(interface{ refusal() error }); ok && a.refusal() != nil {
+			return opened{}, fmt.Errorf("handshake with %s: %w", to.network, a.refusal())
 		}
 		return opened{}, handshakeError(ctx, err, time.Since(began))
 	}
 	sock.SetHeartbeat(conn.Config.Heartbeat)
 	return opened{conn: conn, sock: sock, user: userOf(auth), expires: expires}, nil
+}
+
+// handshake has an authentication answer, which may be the user's own.
+func (d *dialer) handshake(sock *coalesce.Conn, auth amqp.Authentication, role string) (_ *amqp.Connection, err error) {
+	defer d.recovered("Credentials, what it gave", &err)
+	return amqp.Open(sock, d.config(auth, role))
 }
 
 // socket connects to one of the brokers, without the handshake of AMQP.
@@ -190,13 +197,14 @@ func (d *dialer) socket(ctx context.Context) (apart.Socket, error) {
 }
 
 // credentials are the provider's, asked anew, or the URL's.
-func (d *dialer) credentials(ctx context.Context) (amqp.Authentication, time.Time, error) {
+func (d *dialer) credentials(ctx context.Context) (auth amqp.Authentication, expires time.Time, err error) {
 	if d.cfg.Credentials == nil {
-		auth, err := d.urlAuth()
+		auth, err = d.urlAuth()
 		return auth, time.Time{}, err
 	}
-	auth, expires, err := d.cfg.Credentials(ctx)
-	if err == nil && auth == nil {
+	defer d.recovered("Credentials", &err)
+	auth, expires, err = d.cfg.Credentials(ctx)
+	if v := reflect.ValueOf(auth); err == nil && (!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()) {
 		err = errors.New("no authentication and no error returned")
 	}
 	if err != nil {
@@ -220,33 +228,6 @@ func (d *dialer) urlAuth() (amqp.Authentication, error) {
 		return &amqp.ExternalAuth{}, nil
 	}
 	return nil, fmt.Errorf("auth_mechanism: %q is not plain, amqplain or external", mechanism)
-}
-
-// open makes the TCP connection and, for amqps, the TLS one on it. TLS is done here, not by the driver, so that writes
-// are gathered above it: records are joined, not only segments.
-func (d *dialer) open(ctx context.Context, to address) (net.Conn, error) {
-	dial := d.cfg.DialContext
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
-	nc, err := dial(ctx, "tcp", to.network)
-	if err == nil && nc == nil {
-		err = errors.New("DialContext: no connection and no error returned")
-	}
-	if err != nil || d.uri.Scheme != "amqps" {
-		return nc, err
-	}
-	cfg, err := d.tlsConfig(ctx, to.server)
-	if err != nil {
-		_ = nc.Close()
-		return nil, err
-	}
-	secure := tls.Client(nc, cfg)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = nc.Close()
-		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, withAlert(err))
-	}
-	return newAttentive(secure), nil
 }
 
 // config is the driver's configuration of one connection; the driver writes into the properties, so they are its own.
@@ -290,7 +271,7 @@ func isRefusal(err error) bool {
 	switch code := amqpCode(err); {
 	case code == amqp.AccessRefused, code == amqp.NotAllowed:
 		return true
-	case errors.Is(err, amqp.ErrSASL):
+	case errors.Is(err, amqp.ErrSASL), errors.Is(err, errSpeaksTLS):
 		return true
 	}
 	return errors.As(err, &cert) || errors.As(err, &record) || errors.As(err, &alert)

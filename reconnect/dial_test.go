@@ -91,6 +91,7 @@ func TestDialBadURLKeepsTheSecret(t *testing.T) {
 		"amqp://user:" + secret + "@127.0.0.1:99999/", "amqp://user:p?" + secret + "@127.0.0.1/",
 		"amqp://user:" + secret + "@127.0.0.1/?auth_mechanism=magic",
 		"amqps://user:" + secret + "@127.0.0.1/?cacertfile=/nowhere/ca.pem",
+		"amqps://user:" + secret + "@127.0.0.1/?certfile=/nowhere/client.pem", "amqps://user:" + secret + "@127.0.0.1/?keyfile=/nowhere/key.pem",
 	} {
 		began := time.Now()
 		cfg, log := testConfig(t, Config{})
@@ -126,8 +127,9 @@ func TestDialWrongPassword(t *testing.T) {
 func TestDialMissingVirtualHost(t *testing.T) {
 	t.Parallel()
 	cfg, _ := testConfig(t, Config{})
+	nowhere := withPath(t, testenv.Shared(t).URL(), "/nowhere") // the first to ask waits for the broker
 	began := time.Now()
-	_, err := Dial(within(t, 30*time.Second), withPath(t, testenv.Shared(t).URL(), "/nowhere"), cfg)
+	_, err := Dial(within(t, 30*time.Second), nowhere, cfg)
 	took(t, began, time.Second, "refusing a missing virtual host")
 	var refusal *amqp.Error
 	require.ErrorAs(t, err, &refusal)

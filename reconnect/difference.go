@@ -14,7 +14,7 @@ type declared struct {
 	queue                         bool // or an exchange
 	name, kind                    string
 	durable, autoDelete, internal bool
-	args                          amqp.Table
+	args                          amqp.Table // its own
 }
 
 // compare declares it on ch, with further arguments.
@@ -50,15 +50,14 @@ func (w *declared) adopt(d difference) bool {
 	case "exclusive":
 		return false // another connection's
 	}
-	if !ok {
+	switch {
+	case !ok:
 		return false
-	}
-	if value == nil {
-		w.args = with(w.args, d.argument, nil)
+	case value == nil:
 		delete(w.args, d.argument)
-		return true
+	default:
+		w.args[d.argument] = value
 	}
-	w.args = with(w.args, d.argument, value)
 	return true
 }
 
@@ -70,21 +69,29 @@ const noValue = "none"
 
 // differenceIn finds it in the broker's refusal of a declaration.
 func differenceIn(err error) (d difference, is bool) {
-	m := inequivalent.FindStringSubmatch(reason(err))
-	if amqpCode(err) != amqp.PreconditionFailed || m == nil {
+	if amqpCode(err) != amqp.PreconditionFailed {
 		return difference{}, false
 	}
-	return difference{argument: m[1], wanted: strings.TrimSpace(m[2]), existing: strings.TrimSpace(m[3])}, true
+	if m := inequivalent.FindStringSubmatch(reason(err)); m != nil {
+		return difference{argument: m[1], wanted: strings.TrimSpace(m[2]), existing: strings.TrimSpace(m[3])}, true
+	}
+	if m := inequivalentCut.FindStringSubmatch(reason(err)); m != nil {
+		return difference{argument: m[1], existing: notTold}, true
+	}
+	return difference{}, false
 }
 
 // typed finds value and type in "the value '5' of type 'long'".
-var typed = regexp.MustCompile(`^the value '(.*)' of type '(.*)'$`)
+var typed = regexp.MustCompile(`(?s)^the value '(.*)' of type '(.*)'$`)
 
 // value returns what exists as it would be declared, nil when it is none. The broker names its type only when that is not the one
 // of what was sent.
 func (d difference) value(sent any) (value any, ok bool) {
-	if d.existing == noValue {
+	switch d.existing {
+	case noValue:
 		return nil, true
+	case notTold:
+		return nil, false
 	}
 	text, kind := unquote(d.existing), ""
 	if m := typed.FindStringSubmatch(d.existing); m != nil {

@@ -105,11 +105,18 @@ func with(t amqp.Table, name string, value any) amqp.Table {
 }
 
 // inequivalent finds the argument and its two values in the broker's words, which are all it says them in.
-var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
+var inequivalent = regexp.MustCompile(`(?s)inequivalent arg '([^']*)' for .*: received (.*) but current is (.*)$`)
+
+// inequivalentCut finds the argument alone: the broker cuts its words off at 255 bytes, of which a long name leaves no room
+// for values.
+var inequivalentCut = regexp.MustCompile(`inequivalent arg '([^']*)' for `)
+
+// notTold stands for the existing value then.
+const notTold = "not told"
 
 // quoted finds the value in "the value '5' of type 'long'" and in "'true'". A name such as x-consistent-hash is in two
 // pairs of quotes: the broker quotes what Erlang has quoted.
-var quoted = regexp.MustCompile(`^(?:the value '(.*)' of type '[^']*'|''(.+)''|'(.*)')$`)
+var quoted = regexp.MustCompile(`(?s)^(?:the value '(.*)' of type '[^']*'|''(.+)''|'(.*)')$`)
 
 // explain turns what the broker answered into the error that callers get: a TopologyError for what only a person can
 // mend, otherwise the broker's own error with the entity named.
@@ -119,12 +126,34 @@ func (it item) explain(err error) error {
 		fault := &TopologyError{Entity: it.entity.String(), Err: err}
 		if m := inequivalent.FindStringSubmatch(reason(err)); m != nil {
 			fault.Argument, fault.Wanted, fault.Existing = m[1], unquote(m[2]), unquote(m[3])
+		} else if m := inequivalentCut.FindStringSubmatch(reason(err)); m != nil {
+			fault.Argument, fault.Wanted, fault.Existing = m[1], it.described(m[1]), notTold
 		} else if right := it.missingRight(reason(err)); right != "" {
 			fault.Argument, fault.Wanted, fault.Existing = "right", right, "none"
 		}
 		return fault
 	}
 	return fmt.Errorf("reconnect: %s: %w", it.entity, err)
+}
+
+// described is the value that the item gives an argument or a property.
+func (it item) described(argument string) string {
+	all := amqp.Table{"durable": !it.exclusive, "auto_delete": false}
+	if q := it.queue; q != nil {
+		maps.Copy(all, q.Arguments)
+		all[amqp.QueueTypeArg] = q.Type
+	}
+	if e := it.exchange; e != nil {
+		maps.Copy(all, e.Arguments)
+		all["type"], all["internal"] = e.Kind, e.Internal
+		if e.Alternate != "" {
+			all[alternateExchange] = e.Alternate
+		}
+	}
+	if value, is := all[argument]; is {
+		return fmt.Sprint(value)
+	}
+	return noValue
 }
 
 func reason(err error) string {

@@ -31,9 +31,10 @@ type link struct {
 	made       func(exchange string) // is told of each that was declared
 	board      *board
 	log        *slog.Logger
-	// onUnreadable is told of sessions that were lost because of an unreadable message; nil on the publishing link.
-	onUnreadable func(why error)
-	level        slog.Level // of the log lines when all is well
+	// onBlame is told of sessions that were lost because of an unreadable message, or of what was sent; nil on the publishing
+	// link.
+	onBlame func(why error)
+	level   slog.Level // of the log lines when all is well
 
 	ctx     context.Context // ends when the link must dial no more
 	end     context.CancelFunc

@@ -2,6 +2,7 @@ package reconnect
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -37,19 +38,36 @@ func untilRefresh(expires time.Time) time.Duration {
 	return max(time.Until(expires)*2/3, leastRefresh)
 }
 
+// renew asks for credentials no longer than a dial does: a provider that hangs is asked again before they expire.
 func (l *link) renew(s *session) (expires time.Time, err error) {
-	auth, expires, err := l.dialer.credentials(s.life)
+	ctx, cancel := context.WithTimeout(s.life, l.dialer.cfg.DialTimeout)
+	defer cancel()
+	auth, expires, err := l.dialer.credentials(ctx)
 	if err != nil {
 		return expires, err
 	}
-	secret := ""
-	switch a := auth.(type) {
-	case *amqp.PlainAuth:
-		secret = a.Password
-	case *amqp.AMQPlainAuth:
-		secret = a.Password
-	default:
-		return time.Time{}, nil // a mechanism without a secret
+	secret, has := secretOf(auth)
+	if !has {
+		return time.Time{}, nil
 	}
 	return expires, s.do(s.life, func(context.Context) error { return s.conn.UpdateSecret(secret, "refresh before expiry") })
+}
+
+// secretOf returns the secret of an authentication, if its mechanism has one. A type of the user's own says it in its answer
+// (RFC 4616: authorization, user and password, with a NUL between them).
+func secretOf(auth amqp.Authentication) (secret string, has bool) {
+	switch a := auth.(type) {
+	case *amqp.PlainAuth:
+		return a.Password, true
+	case *amqp.AMQPlainAuth:
+		return a.Password, true
+	}
+	if auth.Mechanism() != "PLAIN" {
+		return "", false
+	}
+	parts := strings.SplitN(auth.Response(), "\x00", 3)
+	if len(parts) < 3 {
+		return "", false
+	}
+	return parts[2], true
 }

@@ -75,7 +75,16 @@ func TestSenderApart(t *testing.T) {
 		require.False(t, ch.IsClosed())
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
-		require.ErrorIs(t, to.Apart(short, func(*amqp.Channel) error { <-short.Done(); time.Sleep(10 * time.Millisecond); return nil }), context.DeadlineExceeded)
+		late, answer := within(t, 20*time.Second), make(chan struct{})
+		err = to.Apart(short, func(*amqp.Channel) error { // does not end with its context
+			select {
+			case <-answer:
+			case <-late.Done():
+			}
+			return nil
+		})
+		close(answer)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 	testenv.Eventually(t, 10*time.Second, func() bool { return len(b.Connections(t, c.cfg.Name)) == 1 }, "no connection is left over")
 }

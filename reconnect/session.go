@@ -33,7 +33,7 @@ type session struct {
 	unblocked chan struct{} // closed when the blocking ends; nil while there is none
 	onBlock   func(*session)
 
-	judged sync.Once // whether an unreadable message has ended it
+	judged sync.Once // whether one of its users is to blame for its end
 
 	declared *declarations
 	// apart runs a function on a channel of a connection of its own to the same broker.

@@ -1,6 +1,8 @@
 package reconnect
 
 import (
+	"log/slog"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +64,21 @@ func newBoard(hook func(State)) *board {
 	}
 	go b.tell()
 	return b
+}
+
+// unpanicked makes of a hook one whose panic is no more than a line in the log: nobody else could recover it in its goroutine.
+func unpanicked(hook func(State), log *slog.Logger) func(State) {
+	if hook == nil {
+		return nil
+	}
+	return func(s State) {
+		defer func() {
+			if p := recover(); p != nil {
+				log.Error("panic in OnState", "panic", p, "stack", string(debug.Stack()))
+			}
+		}()
+		hook(s)
+	}
 }
 
 // set records the state of a link.

@@ -30,8 +30,9 @@ const phaseStarting = report.Starting
 //
 // What is declared is remembered as by Declare; exclusive queues that only t names, until Supervise returns.
 //
-// A message that the driver cannot read closes the connection of its reader, and comes again. When that happens to the
-// consuming link repeatedly, each fn is run on a connection of its own until it is known whose message it is, and that one
+// A message that the driver cannot read closes the connection of its reader, and comes again; and there are queues, and
+// mistakes of an fn, over which the broker ends the connection each time (501 to 505, 540, 541). When that happens to the
+// consuming link repeatedly, each fn is run on a connection of its own until it is known which one it is, and that one
 // for as long as it lasts; its State's Reason says so. To be moved, fn's context ends, and fn is run again after it has
 // returned. A fn whose t names exclusive queues is not moved.
 //
@@ -148,11 +149,11 @@ func (w *supervised) run(ctx context.Context) error {
 	pause := backoff.NewCounter(backoff.Policy{Min: w.conn.cfg.BackoffMin, Max: w.conn.cfg.BackoffMax})
 	var last *session
 	var why error
-	var unreadable bool
+	var atMost time.Duration // for which to pause; zero: as long as it takes
 	for {
 		delay := pause.Next()
-		if unreadable {
-			delay = min(delay, unreadablePause)
+		if atMost > 0 {
+			delay = min(delay, atMost)
 		}
 		if looksDeleted(why) {
 			delay = max(delay, afterDeletion)
@@ -170,7 +171,7 @@ func (w *supervised) run(ctx context.Context) error {
 		var lost errLost
 		switch {
 		case err == errMoved:
-			why, unreadable = nil, false
+			why, atMost = nil, 0
 			pause.Reset()
 			continue
 		case !errors.As(err, &lost):
@@ -178,7 +179,7 @@ func (w *supervised) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return unlessEnded(ctx, unlessLost(lost.fn))
 		}
-		why, unreadable = lost.why, w.afterLoss(s, lost.why)
+		why, atMost = lost.why, w.afterLoss(s, lost.why)
 		pause.Lost(lost.held)
 		w.logLoss(s, lost)
 	}

@@ -179,15 +179,20 @@ func (w *watchers) end(id int) {
 	}
 }
 
-// stop ends all, now and in the future.
-func (w *watchers) stop() {
+// stop ends all, now and in the future. It does not wait for that, but returns what is closed then: a MeterProvider lets nobody go
+// while it collects, for as long as anybody whom it asks takes.
+func (w *watchers) stop() (done <-chan struct{}) {
 	w.mu.Lock()
-	stops := w.stops
+	defer w.mu.Unlock()
+	stops, ended := w.stops, make(chan struct{})
 	w.stops, w.stopped = nil, true
-	w.mu.Unlock()
-	for _, stop := range stops {
-		stop()
-	}
+	go func() {
+		defer close(ended)
+		for _, stop := range stops {
+			stop()
+		}
+	}()
+	return ended
 }
 
 // observe has metrics be collected of c.
@@ -196,12 +201,12 @@ func (c *Conn) observe() {
 		Unconfirmed: c.channels.unconfirmed, Callers: c.callers.Load}))
 }
 
-// lookFor bounds how long the depth of one queue is asked for when metrics are collected.
+// lookFor bounds how long the depths of queues are asked for when metrics are collected.
 const lookFor = 5 * time.Second
 
 // ObserveQueues makes the MeterProvider's readers see how many messages are ready in the queues, and how many consumers
 // they have, each time they collect (metrics warren.queue.messages and warren.queue.consumers), until stop is called or
-// the Conn is closed. That costs a round trip for each queue, which is bounded by 5 s: a broker that is away, or a queue
+// the Conn is closed. That costs a round trip for each queue, all together bounded by 5 s: a broker that is away, or a queue
 // that does not exist, has no value. One program should do this for a queue, not each of its workers. It does no I/O itself,
 // and returns an error for a name that no queue can have, and ErrClosed.
 func (c *Conn) ObserveQueues(queues ...string) (stop func(), err error) {

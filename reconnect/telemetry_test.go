@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/warrenmq/warren/internal/testenv"
@@ -273,4 +275,42 @@ func TestTraceIsLeftOutWhereItDoesNotFit(t *testing.T) {
 	assert.Len(t, got[0].Headers["own"], 60_000)
 	assert.Contains(t, got[1].Headers, "traceparent")
 	assert.Contains(t, got[1].Headers, "baggage")
+}
+
+// While somebody else's instrument holds up the MeterProvider it lets nobody go: Close goes on, and ends in time.
+func TestCloseWhileMetricsHang(t *testing.T) {
+	t.Parallel()
+	s, cfg := seen(t)
+	c, _ := dialed(t, testenv.Shared(t).URL(), cfg)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	meter := s.MeterProvider.Meter("other")
+	gauge, err := meter.Int64ObservableGauge("hangs")
+	require.NoError(t, err)
+	var first sync.Once
+	_, err = meter.RegisterCallback(func(context.Context, metric.Observer) error {
+		first.Do(func() { close(inside) })
+		<-goOn
+		return nil
+	}, gauge)
+	require.NoError(t, err)
+	collected := make(chan struct{})
+	go func() {
+		defer close(collected)
+		s.Metric("hangs", "")
+	}()
+	receive(t, inside, 10*time.Second, "collecting")
+	closed := make(chan error, 1)
+	began := time.Now()
+	ctx := within(t, time.Second)
+	go func() { closed <- c.Close(ctx) }()
+	select {
+	case err := <-closed:
+		require.ErrorContains(t, err, "MeterProvider")
+		took(t, began, 2*time.Second, "Close")
+	case <-time.After(20 * time.Second):
+		assert.Fail(t, "Close hangs")
+	}
+	close(goOn)
+	<-collected
+	testenv.Eventually(t, 10*time.Second, func() bool { return len(s.Metric("warren.connection.up", "warren.link")) == 0 }, "let go of in the end")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http/httptest"
@@ -79,6 +80,9 @@ func TestTLS(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"unknown authority": {},
 		"another name":      {TLS: &tls.Config{RootCAs: roots, ServerName: "example.org"}},
+		"own verification":  {TLS: &tls.Config{RootCAs: roots, VerifyConnection: func(tls.ConnectionState) error { return errors.New("not the one that is known") }}},
+		"own verification of the chain": {TLS: &tls.Config{RootCAs: roots,
+			VerifyPeerCertificate: func([][]byte, [][]*x509.Certificate) error { return errors.New("not the one that is known") }}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, _ := testConfig(t, cfg)
@@ -89,6 +93,11 @@ func TestTLS(t *testing.T) {
 			require.ErrorAs(t, err, &fault)
 		})
 	}
+	t.Run("own verification that agrees", func(t *testing.T) {
+		c, _ := dialed(t, amqps, Config{TLS: &tls.Config{RootCAs: roots, VerifyConnection: func(tls.ConnectionState) error { return nil },
+			VerifyPeerCertificate: func([][]byte, [][]*x509.Certificate) error { return nil }}})
+		require.NoError(t, c.Ping(within(t, 5*time.Second)))
+	})
 	t.Run("a port without TLS", func(t *testing.T) {
 		u, err := url.Parse(testenv.Shared(t).URL())
 		require.NoError(t, err)

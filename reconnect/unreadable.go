@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 // alone. The first connection that is lost in the same way shows which queue is guilty. The functions that read it stay
 // apart, and go on so that the broker's delivery limit takes the message out; those of other queues go back to the link.
 //
+// The same goes for what makes the broker end the connection whenever it is sent: a queue that answers basic.consume with
+// an internal error, a function that asks for what is not to be had. It would cost everybody else the link again and again.
+//
 // Functions that name exclusive queues stay on the link, since the queues cannot leave it: such a queue goes with its
 // connection, and the message with it. What uses Channel stays there, too; for as long as it loses the link so, all
 // others are apart from it.
@@ -30,34 +34,70 @@ const (
 	showWithin = 2 * time.Second
 	// unreadablePause bounds the pause of a guilty function. A delivery limit of 20 is reached in half a minute.
 	unreadablePause = 2 * time.Second
+	// endedPause bounds the pause of one that makes the broker end its connection: it must show that again while it is held
+	// to be guilty, since it would come back to the link otherwise.
+	endedPause = quietFor / 2
 )
+
+// blame is what about a function costs it the connection.
+type blame struct{ suspected, found, apart, search string }
+
+var (
+	unreadableBlame = blame{
+		suspected: "a message that cannot be read has closed the connection again: each supervised function gets one of its own " +
+			"until it is known which queue holds it",
+		found:  "holds a message that cannot be read, and is read apart from the others",
+		apart:  "holds a message that cannot be read; apart on a connection of its own, which the message closes",
+		search: "apart on a connection of its own until it is known which queue holds a message that cannot be read",
+	}
+	endedBlame = blame{
+		suspected: "the broker has ended the connection with an error again: each supervised function gets one of its own " +
+			"until it is known which of them is the reason",
+		found:  "makes the broker end the connection, and runs apart from the others",
+		apart:  "makes the broker end the connection; apart on one of its own",
+		search: "apart on a connection of its own until it is known which function makes the broker end the connection",
+	}
+)
+
+// blameOf tells by the cause of a loss which of them it is.
+func blameOf(why error) *blame {
+	if endedBy(why) {
+		return &endedBlame
+	}
+	return &unreadableBlame
+}
 
 // unreadable is what a Conn knows of messages that nobody can read.
 type unreadable struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	last    time.Time            // loss of the link
-	all     time.Time            // until when every function is apart
-	guilty  map[string]time.Time // until when these are
-	changed chan struct{}        // closed, and replaced, when one of these has changed
-	links   map[*link]struct{}   // of functions that are apart
+	last    time.Time           // loss of the link
+	all     sentence            // of every function
+	guilty  map[string]sentence // of these
+	changed chan struct{}       // closed, and replaced, when one of these has changed
+	links   map[*link]struct{}  // of functions that are apart
 	closed  bool
 }
 
+// sentence says until when a function is apart, and what for.
+type sentence struct {
+	until time.Time
+	of    *blame
+}
+
 func newUnreadable(log *slog.Logger) *unreadable {
-	return &unreadable{log: log, guilty: map[string]time.Time{}, changed: make(chan struct{}), links: map[*link]struct{}{}}
+	return &unreadable{log: log, guilty: map[string]sentence{}, changed: make(chan struct{}), links: map[*link]struct{}{}}
 }
 
 // lostLink takes note of a loss of the link.
 func (u *unreadable) lostLink(why error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	now := time.Now()
+	now, of := time.Now(), blameOf(why)
 	if !u.last.IsZero() && now.Sub(u.last) < suspectWithin {
-		u.log.Warn("a message that cannot be read has closed the connection again: each supervised function gets one of its own "+
-			"until it is known which queue holds it", "error", why)
-		u.all = now.Add(quietFor)
+		u.log.Warn(of.suspected, "error", why)
+		u.all = sentence{now.Add(quietFor), of}
 		u.wake()
 	}
 	u.last = now
@@ -67,14 +107,14 @@ func (u *unreadable) lostLink(why error) {
 func (u *unreadable) lostOwn(who string, why error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	now := time.Now()
-	if !u.guilty[who].After(now) {
-		u.log.Error("holds a message that cannot be read, and is read apart from the others", "source", who, "error", why)
-		if u.all.After(now) {
-			u.all = now.Add(showWithin)
+	now, of := time.Now(), blameOf(why)
+	if !u.guilty[who].until.After(now) {
+		u.log.Error(of.found, "source", who, "error", why)
+		if u.all.until.After(now) {
+			u.all.until = now.Add(showWithin)
 		}
 	}
-	u.guilty[who] = now.Add(quietFor)
+	u.guilty[who] = sentence{now.Add(quietFor), of}
 	u.wake()
 }
 
@@ -97,15 +137,16 @@ func (u *unreadable) state(who string) (until time.Time, why string, changed <-c
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	until = u.guilty[who]
+	own := u.guilty[who]
+	until = own.until
 	switch {
 	case until.After(now):
-		why = who + " holds a message that cannot be read; apart on a connection of its own, which the message closes"
-	case u.all.After(now):
-		why = "apart on a connection of its own until it is known which queue holds a message that cannot be read"
+		why = who + " " + own.of.apart
+	case u.all.until.After(now):
+		why = u.all.of.search
 	}
-	if u.all.After(until) {
-		until = u.all
+	if u.all.until.After(until) {
+		until = u.all.until
 	}
 	return until, why, u.changed
 }
@@ -167,30 +208,39 @@ func (s *session) unreadable() bool {
 	return ok && !e.Server && (e.Code == amqp.FrameError || e.Code == amqp.SyntaxError) && !s.sock.ReadFailed()
 }
 
-// judge makes it known, once, when a session was lost because of an unreadable message. Whoever learns of the loss first
-// does it, before anything else is done about the loss.
+// endedBy reports whether the broker ended a connection over something that was sent on it. What it does not allow (530) is
+// not meant: that is also what it says of credentials that it refuses in the middle.
+func endedBy(why error) bool {
+	e, ok := why.(*amqp.Error)
+	return ok && e.Server && e.Code != amqp.NotAllowed && slices.Contains(hardErrors, e.Code)
+}
+
+// judge makes it known, once, when a session was lost because of an unreadable message, or of what was sent. Whoever learns
+// of the loss first does it, before anything else is done about the loss.
 func (l *link) judge(s *session) {
 	s.judged.Do(func() {
-		if l.onUnreadable != nil && s.unreadable() {
-			l.onUnreadable(s.cause())
+		if l.onBlame != nil && (s.unreadable() || endedBy(s.cause())) {
+			l.onBlame(s.cause())
 		}
 	})
 }
 
-// ownLink is a link for one supervised function. What that needs it declares itself; a session that a message closes is
-// not replaced, since the function is to pause first.
+// ownLink is a link for one supervised function. What that needs it declares itself; a session that it has lost by its own
+// guilt is not replaced, since the function is to pause first.
 func (c *Conn) ownLink(w *supervised) *link {
 	shared := c.consuming
 	l := newLink(shared.role+"/apart", shared.dialer, func() []item { return nil }, newBoard(nil))
 	l.creating, l.made = shared.creating, shared.made
 	l.log, l.level, l.risks = l.log.With("worker", w.name), slog.LevelDebug, shared.risks
-	l.onUnreadable = func(err error) {
-		l.drain()
-		if w.wish != nil { // it knows what to do, and nobody shares its connection
+	l.onBlame = func(err error) {
+		switch {
+		case w.wish == nil:
+			l.drain()
+			c.unreadable.lostOwn(w.source(), err)
+		case !endedBy(err): // it knows what to do, and nobody shares its connection
+			l.drain()
 			w.wish.Unreadable(err)
-			return
 		}
-		c.unreadable.lostOwn(w.source(), err)
 	}
 	return l
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -83,8 +84,8 @@ func newVerification(c *Conn, it item, typed bool) *verification {
 	}
 	e := it.exchange
 	v.risky = !builtin(e.Kind)
-	v.want = declared{name: e.Name, kind: e.Kind, durable: true, internal: e.Internal, args: with(e.Arguments, "", nil)}
-	delete(v.want.args, "")
+	v.want = declared{name: e.Name, kind: e.Kind, durable: true, internal: e.Internal, args: amqp.Table{}}
+	maps.Copy(v.want.args, e.Arguments)
 	if e.Alternate != "" {
 		v.want.args[alternateExchange] = e.Alternate
 	}
@@ -109,7 +110,7 @@ const maxQuestions = 40
 // run notes the differences; it returns why they could not be found out.
 func (v *verification) run(ctx context.Context) error {
 	if err := v.ask(ctx, v.look); err != nil {
-		return v.answered(err)
+		return v.answered(ctx, err)
 	}
 	if v.passive() && !v.typed && (len(v.want.args) == 0 || !v.want.queue) {
 		return nil // nothing is said of it; an exchange is nothing without its kind
@@ -129,9 +130,16 @@ func (v *verification) run(ctx context.Context) error {
 
 func (v *verification) passive() bool { return v.item.mode() == Passive }
 
+// errRest says that what exists cannot be declared as it is, to go on from there: it is another connection's, or the broker's
+// words are cut off.
+var errRest = errors.New("whether more is different cannot be found out")
+
 // weigh judges the refusal of a comparison. again says that there may be more to find out.
 func (v *verification) weigh(ctx context.Context, refusal error) (again bool, err error) {
 	d, is := differenceIn(refusal)
+	if d.existing == notTold {
+		d.wanted = v.item.described(d.argument)
+	}
 	switch at := slices.Index(v.guards, d.argument); {
 	case is && at >= 0: // it is of a type that has this argument
 		v.guards = slices.Delete(v.guards, at, at+1)
@@ -141,30 +149,28 @@ func (v *verification) weigh(ctx context.Context, refusal error) (again bool, er
 		if v.matters(d) {
 			v.faults = append(v.faults, v.item.explain(refusal))
 		}
-		return v.want.adopt(d) && v.reguard(d), nil
+		if !v.want.adopt(d) {
+			return false, errRest
+		}
+		if d.argument == amqp.QueueTypeArg {
+			v.guard() // of another type
+		}
+		return true, nil
 	case is:
-		return false, nil // it cannot be declared as it is
+		return false, errRest
 	case amqpCode(refusal) == amqp.PreconditionFailed && v.namesGuard(refusal):
 		// It is gone, or this broker looks at the arguments before it compares them.
 		if err := v.ask(ctx, v.look); err != nil {
-			return false, v.answered(err)
+			return false, v.answered(ctx, err)
 		}
 		v.guards = nil
 		return true, nil
 	}
-	return false, v.answered(refusal)
+	return false, v.answered(ctx, refusal)
 }
 
 func (v *verification) namesGuard(refusal error) bool {
 	return slices.ContainsFunc(v.guards, func(guard string) bool { return strings.Contains(reason(refusal), guard) })
-}
-
-// reguard chooses other guards after the type turned out to be another one.
-func (v *verification) reguard(d difference) bool {
-	if d.argument == amqp.QueueTypeArg {
-		v.guard()
-	}
-	return true
 }
 
 // matters reports whether a difference is one: of what is passive, only what is described counts.
@@ -178,8 +184,11 @@ func (v *verification) matters(d difference) bool {
 	return d.wanted != noValue && d.argument != "durable" && d.argument != "auto_delete"
 }
 
-// answered notes what the broker answered, or returns it when it says nothing of the entity.
-func (v *verification) answered(err error) error {
+// answered notes what the broker answered, or returns it when it says nothing of the entity, as a refused login does.
+func (v *verification) answered(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
 	var answer *amqp.Error
 	if code := amqpCode(err); errors.As(err, &answer) && (code == amqp.NotFound || code == amqp.ResourceLocked) {
 		v.faults = append(v.faults, &TopologyError{Entity: v.item.entity.String(), Err: answer})

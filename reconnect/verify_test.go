@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -163,6 +165,62 @@ func TestVerifyWithoutRights(t *testing.T) {
 	require.NoError(t, c.Verify(within(t, 10*time.Second), top), "more is not his to know")
 	top.Queues[0].Name = testenv.Name(t, "missing")
 	require.Equal(t, []string{"404"}, findings(t, c.Verify(within(t, 10*time.Second), top)))
+}
+
+// The broker cuts its words off at 255 bytes, and says what it is told. What cannot be found out because of that is said.
+func TestVerifyOfLongAndHostileWords(t *testing.T) {
+	t.Parallel()
+	b := testenv.Shared(t)
+	c, _ := dialed(t, b.URL(), Config{})
+	for name, tc := range map[string]struct {
+		length int // of the queue's name
+		value  string
+		says   []string
+		rest   bool // says that there may be more
+	}{
+		"long name":                     {200, "d", []string{": x-dead-letter-routing-key: wanted w, existing not told: "}, true},
+		"long value":                    {0, strings.Repeat("d", 255), []string{": x-dead-letter-routing-key: wanted w, existing "}, true},
+		"several lines":                 {0, "a\nb\x1b[2J", []string{`: x-dead-letter-routing-key: wanted w, existing "a\nb\x1b[2J": `, ": x-max-length: wanted none, existing 3: "}, false},
+		"looks like the broker's words": {0, "x' of type 'long", []string{": x-dead-letter-routing-key: wanted w, existing x' of type 'long: ", ": x-max-length: wanted none, existing 3: "}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := testenv.Name(t, "q")
+			q += strings.Repeat("q", max(0, tc.length-len(q)))
+			t.Cleanup(func() { b.DeleteQueue(t, q) })
+			_, err := raw(t, b).QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
+				"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": tc.value, "x-max-length": int64(3)})
+			require.NoError(t, err)
+			args := amqp.Table{"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "w"}
+			if tc.rest { // which of two the broker names first is its affair
+				args["x-max-length"] = 3
+			}
+			err = c.Verify(within(t, 20*time.Second), Topology{Queues: []Queue{{Name: q, Arguments: args}}})
+			for _, says := range tc.says {
+				require.ErrorContains(t, err, fmt.Sprintf("reconnect: queue %q%s", q, says))
+			}
+			require.Equal(t, tc.rest, errors.Is(err, errRest), "%v", err)
+			require.NotContains(t, err.Error(), "\x1b")
+		})
+	}
+}
+
+// What keeps it from asking is no finding about what it was to look at.
+func TestVerifyThatCannotConnect(t *testing.T) {
+	t.Parallel()
+	b := testenv.Shared(t)
+	elsewhere, err := url.Parse(b.URL())
+	require.NoError(t, err)
+	elsewhere.Path = "/nowhere"
+	cfg, _ := testConfig(t, Config{Lazy: true})
+	c, err := Dial(t.Context(), elsewhere.String(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close(context.Background())) })
+	err = c.Verify(within(t, time.Second), Topology{Queues: []Queue{{Name: "q"}}})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "530")
+	var fault *TopologyError
+	require.NotErrorAs(t, err, &fault)
 }
 
 // It waits through a loss of the link, and ends with its context; bad input is said before anything is asked.

@@ -211,6 +211,75 @@ func TestPauseAndResume(t *testing.T) {
 	require.Equal(t, 5, handled.distinct())
 }
 
+// A pause outlasts the connection, and may begin and end while there is none.
+func TestPauseAroundCuts(t *testing.T) {
+	broker := testenv.Shared(t)
+	proxy := testenv.Proxy(t, broker.URL())
+	s := newSetupWith(t, broker, proxy.URL(), workqueue.Queue{}, reconnect.Config{BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond})
+	handled := newRuns()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	w, err := workqueue.NewWorker(s.conn, s.queue, func(_ context.Context, d amqp.Delivery) error {
+		handled.add(d)
+		if handled.total() == 1 {
+			close(entered)
+			<-leave
+		}
+		return nil
+	}, workqueue.WorkerConfig{Concurrency: 2})
+	require.NoError(t, err)
+	run(t, w)
+	consumers := func(n int) {
+		t.Helper()
+		testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue.Name).Consumers == n }, "%d consumers", n)
+	}
+	in := func(phase string) {
+		t.Helper()
+		testenv.Eventually(t, patience, func() bool {
+			n := 0
+			for _, state := range s.conn.State() {
+				if state.Phase == phase {
+					n++
+				}
+			}
+			return n == 2
+		}, "both %s", phase)
+	}
+	cut := func() {
+		proxy.Refuse()
+		proxy.Cut()
+		in("connecting")
+	}
+	consumers(2)
+
+	s.publish(1)
+	<-entered
+	w.Pause() // in the middle of a message, which the cut gives back
+	consumers(0)
+	cut()
+	proxy.Heal()
+	close(leave)
+	in("paused")
+	s.publish(3)
+	require.NoError(t, s.conn.Ping(t.Context()))
+	require.Zero(t, s.broker.Queue(t, s.queue.Name).Consumers)
+	require.Equal(t, 1, handled.total())
+
+	cut()
+	w.Resume()
+	proxy.Heal()
+	s.settled()
+	require.Equal(t, 5, handled.total(), "three, one of two that have the same id, and that again which the cut gave back")
+	in("consuming")
+
+	cut()
+	w.Pause()
+	proxy.Heal()
+	in("paused")
+	require.Zero(t, s.broker.Queue(t, s.queue.Name).Consumers)
+	w.Resume()
+	consumers(2)
+}
+
 func TestPerSecond(t *testing.T) {
 	s := newSetup(t, workqueue.Queue{})
 	s.publish(20)

@@ -21,7 +21,22 @@ const defaultExchange = "amq.default"
 // roles are all there are. A new pattern adds its own here.
 func roles() []role {
 	return slices.Concat(workqueueRoles(), exchangeRoles("pubsub", pubsubPattern{}), exchangeRoles("direct", directPattern{}),
-		exchangeRoles("topic", topicPattern{}), partitionRoles(), rpcRoles(), retryRoles())
+		exchangeRoles("topic", topicPattern{}), partitionRoles(), rpcRoles(), retryRoles(), relayRoles())
+}
+
+// relayRoles are the outbox's: all that its relay does with the broker is PublishBatch.
+func relayRoles() []role {
+	return []role{{"outbox/relay", func(n string) []right { return write(n) }, func(c *cast, n string) error {
+		err := c.operate(reconnect.Passive, reconnect.Topology{Exchanges: []reconnect.Exchange{{Name: n, Kind: amqp.ExchangeTopic}}})
+		if err != nil {
+			return err
+		}
+		p, err := c.user.NewPublisher(reconnect.PublisherConfig{AllowUnroutable: true})
+		if err != nil {
+			return err
+		}
+		return p.PublishBatch(c.ctx, []reconnect.Message{{Exchange: n, Key: "a", Publishing: message}, {Exchange: n, Key: "b", Publishing: message}})
+	}}}
 }
 
 var message = amqp.Publishing{Body: []byte("m")}

@@ -216,10 +216,7 @@ func recovered(err *error) {
 
 // buryHand rejects what was in hand when a handler ended the goroutine.
 func (g *generation) buryHand() {
-	if g.probing {
-		g.probing = false
-		g.loop.gate.leave()
-	}
+	g.stepBack()
 	for i := range g.hand {
 		it := &g.hand[i]
 		if it.cause == nil {

@@ -16,19 +16,41 @@ func (g *generation) admit(base handlerContext, s *spell, bound time.Time) why {
 	if !bound.IsZero() && !time.Now().Before(bound) {
 		return tooOld
 	}
-	if l := g.loop.limiter; l != nil {
-		if d := l.reserve(time.Now()); d > 0 {
-			g.out.flush()
-			if end := g.sleep(s, d, bound, nil); end != goOn {
-				l.cancel()
+	for {
+		if g.loop.gate.narrow() && !g.probing {
+			if end := g.queueUp(base, s, bound); end != goOn {
 				return end
 			}
 		}
+		// After the gate, since all who wait there go on at the same moment.
+		start, end := g.await(s, bound)
+		if end == goOn && (g.probing || !g.loop.gate.narrow()) {
+			return goOn
+		}
+		g.loop.limiter.cancel(start)
+		if end != goOn {
+			g.stepBack()
+			return end
+		}
 	}
-	if !g.loop.gate.narrow() {
-		return goOn
+}
+
+// await waits for the next start that the rate allows.
+func (g *generation) await(s *spell, bound time.Time) (start time.Time, end why) {
+	start, d := g.loop.limiter.reserve(time.Now())
+	if d <= 0 {
+		return start, goOn
 	}
-	return g.queueUp(base, s, bound)
+	g.out.flush()
+	return start, g.sleep(s, d, bound, nil)
+}
+
+// stepBack gives the gate's token back, if it is held.
+func (g *generation) stepBack() {
+	if g.probing {
+		g.probing = false
+		g.loop.gate.leave()
+	}
 }
 
 // queueUp waits for the narrow gate.
@@ -69,10 +91,7 @@ func (g *generation) answer(passed bool, stays error) (refused int) {
 			g.log.Warn("told \"not now\" several times in a row: one message at a time until one succeeds", "error", stays)
 		}
 	}
-	if g.probing {
-		g.probing = false
-		gate.leave()
-	}
+	g.stepBack()
 	return refused
 }
 

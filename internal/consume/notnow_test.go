@@ -176,3 +176,45 @@ func TestOrderedNotNowIsBounded(t *testing.T) {
 	require.Equal(t, ids(0, 6), seen.all())
 	require.Equal(t, 2, r.link.channels())
 }
+
+// All who waited for an outage to end go on at the same moment, and yet not faster than they may.
+func TestPerSecondAfterAnOutage(t *testing.T) {
+	const n, rate, interval = 30, 20, 50 * time.Millisecond
+	r := newRig(t, nil)
+	r.publish(0, n)
+	var mu sync.Mutex
+	var starts []time.Time
+	var up atomic.Bool
+	var calls atomic.Int64
+	cfg := r.config(func(context.Context, amqp.Delivery) error {
+		mu.Lock()
+		starts = append(starts, time.Now())
+		mu.Unlock()
+		calls.Add(1)
+		if up.Load() {
+			return nil
+		}
+		time.Sleep(4 * interval) // an outage's time: the others wait for this one, not for the rate
+		return busy{10 * time.Millisecond}
+	})
+	cfg.Concurrency, cfg.PerSecond = 10, rate
+	l := start(t, cfg)
+	r.eventually(func() bool { return calls.Load() > 20 }, "it keeps asking")
+	r.eventually(func() bool {
+		for i := range 10 {
+			if s := r.link.state(l.workerName(i)); !strings.Contains(s[len(s)-1], "one message at a time until one succeeds") {
+				return false
+			}
+		}
+		return true
+	}, "all wait")
+	up.Store(true)
+	r.empty(0)
+	require.NoError(t, l.stop())
+	// Of any so many starts the last comes no earlier than the rate allows; a start is seen later than it was allowed, on
+	// a slow machine, so single gaps may be short.
+	const many = 8
+	for i := many; i < len(starts); i++ {
+		require.Greater(t, starts[i].Sub(starts[i-many]), many*interval/2, "%d starts", many)
+	}
+}

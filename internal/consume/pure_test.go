@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -175,6 +176,12 @@ func TestArrivalsOfPrefetchOne(t *testing.T) {
 	require.Equal(t, settled, a.take())
 }
 
+// start reserves a start and returns how long to wait for it.
+func (l *limiter) start() time.Duration {
+	_, wait := l.reserve(time.Now())
+	return wait
+}
+
 func TestLimiter(t *testing.T) {
 	require.Nil(t, newLimiter(0))
 	for _, rate := range []float64{0.5, 20, 1000, 50000} {
@@ -183,7 +190,7 @@ func TestLimiter(t *testing.T) {
 			began := time.Now()
 			n := max(3, int(rate*2))
 			for range n {
-				time.Sleep(l.reserve(time.Now()))
+				time.Sleep(l.start())
 			}
 			took := time.Since(began).Seconds()
 			require.InDelta(t, float64(n-1)/rate, took, 1/rate+slack.Seconds())
@@ -192,14 +199,40 @@ func TestLimiter(t *testing.T) {
 	t.Run("no burst after a rest", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(10)
-			l.reserve(time.Now())
+			l.start()
 			time.Sleep(time.Minute)
 			synctest.Wait() // its timer is due at the same moment
-			require.Zero(t, l.reserve(time.Now()))
-			require.Equal(t, 100*time.Millisecond, l.reserve(time.Now()))
-			l.cancel()
-			require.Equal(t, 100*time.Millisecond, l.reserve(time.Now()))
+			require.Zero(t, l.start())
+			start, wait := l.reserve(time.Now())
+			require.Equal(t, 100*time.Millisecond, wait)
+			l.cancel(start)
+			require.Equal(t, 100*time.Millisecond, l.start())
 		})
+	})
+	t.Run("what is given back is taken once, and by nobody else's start", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(1)
+			require.Zero(t, l.start())
+			first, _ := l.reserve(time.Now())
+			require.Equal(t, 2*time.Second, l.start(), "somebody else's")
+			third, _ := l.reserve(time.Now())
+			l.cancel(third)
+			l.cancel(first)
+			require.Equal(t, time.Second, l.start())
+			require.Equal(t, 3*time.Second, l.start())
+			require.Equal(t, 4*time.Second, l.start())
+			late, _ := l.reserve(time.Now())
+			l.cancel(late)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			require.Zero(t, l.start())
+			require.Equal(t, time.Second, l.start(), "what was given back is long over")
+		})
+	})
+	t.Run("next to none", func(t *testing.T) {
+		l := newLimiter(math.SmallestNonzeroFloat64)
+		require.Zero(t, l.start())
+		require.Greater(t, l.start(), 24*time.Hour)
 	})
 }
 

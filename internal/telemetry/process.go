@@ -49,9 +49,10 @@ func (c *Consumer) Process(ctx context.Context, d *amqp.Delivery) (context.Conte
 	}
 	if tracing {
 		attrs := append(c.from.attrs[:len(c.from.attrs):len(c.from.attrs)],
-			keyMessageID.String(d.MessageId), keyBodySize.Int(len(d.Body)), keyRoutingKey.String(d.RoutingKey), keyDeliveryTag.Int64(int64(d.DeliveryTag)))
+			keyMessageID.String(valid(d.MessageId)), keyBodySize.Int(len(d.Body)), keyRoutingKey.String(valid(d.RoutingKey)),
+			keyDeliveryTag.Int64(int64(d.DeliveryTag)))
 		if d.CorrelationId != "" {
-			attrs = append(attrs, keyConversationID.String(d.CorrelationId))
+			attrs = append(attrs, keyConversationID.String(valid(d.CorrelationId)))
 		}
 		if d.Redelivered {
 			attrs = append(attrs, keyRedelivered.Bool(true))
@@ -89,7 +90,7 @@ func (c *Consumer) links(ds []amqp.Delivery) []trace.Link {
 	for i := range ds {
 		if own, found := c.t.extract(context.Background(), ds[i].Headers); found {
 			links = append(links, trace.Link{SpanContext: trace.SpanContextFromContext(own),
-				Attributes: []attribute.KeyValue{keyMessageID.String(ds[i].MessageId)}})
+				Attributes: []attribute.KeyValue{keyMessageID.String(valid(ds[i].MessageId))}})
 		}
 	}
 	return links

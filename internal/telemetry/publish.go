@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -40,7 +41,7 @@ func (t *T) Publish(ctx context.Context, exchange, key string, headers amqp.Tabl
 func (p *Publishing) start(key string, headers amqp.Table) {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(p.to.attrs...)}
 	if key != "" && len(key) <= 255 {
-		opts = append(opts, trace.WithAttributes(keyRoutingKey.String(key)))
+		opts = append(opts, trace.WithAttributes(keyRoutingKey.String(valid(key))))
 	}
 	if own, found := p.t.extract(p.ctx, headers); found {
 		carried := trace.SpanContextFromContext(own)
@@ -78,9 +79,9 @@ func (p *Publishing) Describe(msg *amqp.Publishing) {
 	if p.span == nil || !p.span.IsRecording() {
 		return
 	}
-	attrs := []attribute.KeyValue{keyMessageID.String(msg.MessageId), keyBodySize.Int(len(msg.Body))}
+	attrs := []attribute.KeyValue{keyMessageID.String(valid(msg.MessageId)), keyBodySize.Int(len(msg.Body))}
 	if msg.CorrelationId != "" {
-		attrs = append(attrs, keyConversationID.String(msg.CorrelationId))
+		attrs = append(attrs, keyConversationID.String(valid(msg.CorrelationId)))
 	}
 	p.span.SetAttributes(attrs...)
 }
@@ -153,7 +154,11 @@ func end(span trace.Span, errorType string, err error) {
 func cut(s string) string {
 	const enough = 1000
 	if len(s) > enough {
-		return s[:enough] + "…"
+		return strings.ToValidUTF8(s[:enough], "") + "…"
 	}
-	return s
+	return valid(s)
 }
+
+// valid makes what may come from strangers into what an exporter can send: a byte that is no text would cost it all that goes with
+// it.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -429,4 +430,41 @@ func FuzzExtract(f *testing.F) {
 		}
 		p.End("", nil, true)
 	})
+}
+
+// An exporter cannot send what is not UTF-8, nor anything else that it was to send together with that.
+func TestHostileText(t *testing.T) {
+	l := newLab(t)
+	const bad = "\xff\x00\xc3"
+	long := errors.New(strings.Repeat("x", 999) + "é, of which half is cut off")
+	for _, fault := range []error{errors.New(bad), long} {
+		d := amqp.Delivery{MessageId: bad, CorrelationId: bad, RoutingKey: bad, Headers: amqp.Table{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
+		_, p := l.Consumer("q").Process(t.Context(), &d)
+		p.End("error", fault)
+		_, p = l.Consumer("q").ProcessBatch(t.Context(), []amqp.Delivery{d})
+		p.End("error", fault)
+		msg := amqp.Publishing{MessageId: bad, CorrelationId: bad}
+		out := l.Publish(t.Context(), "x", bad, nil)
+		out.Describe(&msg)
+		out.Again(fault)
+		out.End("invalid", fault, false)
+		out = l.Publish(t.Context(), "", bad, nil)
+		out.End("invalid", fault, false)
+	}
+	spans := l.Spans()
+	require.Len(t, spans, 8)
+	for _, span := range spans {
+		require.True(t, utf8.ValidString(span.Name), "%q", span.Name)
+		require.True(t, utf8.ValidString(span.Status.Description), "%q", span.Status.Description)
+		all := span.Attributes
+		for _, e := range span.Events {
+			all = append(all, e.Attributes...)
+		}
+		for _, link := range span.Links {
+			all = append(all, link.Attributes...)
+		}
+		for _, kv := range all {
+			require.True(t, utf8.ValidString(kv.Value.String()), "%s %s: %q", span.Name, kv.Key, kv.Value.String())
+		}
+	}
 }

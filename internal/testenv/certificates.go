@@ -49,6 +49,7 @@ type Certificate struct {
 	CommonName string
 	Hosts      []string // names and addresses of a server
 	Expired    bool     // a minute ago
+	Early      bool     // good only in half an hour
 }
 
 // Issued is a certificate with its key, as Go and as files want them.
@@ -68,6 +69,9 @@ func (a *Authority) Issue(c Certificate) Issued {
 	}
 	if c.Expired {
 		template.NotAfter = time.Now().Add(-time.Minute)
+	}
+	if c.Early {
+		template.NotBefore = time.Now().Add(30 * time.Minute)
 	}
 	for _, host := range c.Hosts {
 		if ip := net.ParseIP(host); ip != nil {
