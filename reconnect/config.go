@@ -37,9 +37,8 @@ type Config struct {
 	// Lazy makes Dial return without connecting; each link is then dialed when it is first needed.
 	Lazy bool
 
-	// TLS is used for amqps URLs and cloned for each dial; its ServerName, when empty, becomes the name of the host dialed.
-	// It does not make an amqp URL a secure one: then it is not used. Default: the system's roots, or the certificate files
-	// named in the URL's query.
+	// TLS is cloned for each dial; its ServerName, when empty, becomes the name of the host dialed. The URL has to begin with
+	// amqps. Default: the system's roots, or the certificate files named in the URL's query.
 	TLS *tls.Config
 
 	// TLSFunc, when set, is asked for the TLS configuration at each dial, instead of TLS: certificates renewed on disk

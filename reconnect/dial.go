@@ -48,7 +48,11 @@ func newDialer(raw string, cfg Config) (*dialer, error) {
 	if _, err := d.urlAuth(); err != nil {
 		return nil, fmt.Errorf("reconnect: url: %w", err)
 	}
-	if uri.Scheme == "amqps" && cfg.TLS == nil && cfg.TLSFunc == nil {
+	secured := cfg.TLS != nil || cfg.TLSFunc != nil
+	if uri.Scheme != "amqps" && secured {
+		return nil, errors.New("reconnect: url: has to begin with amqps where TLS or TLSFunc is set; otherwise the password would be sent in the clear")
+	}
+	if uri.Scheme == "amqps" && !secured {
 		if _, err := d.tlsFromURL(); err != nil { // read again at each dial; a wrong path will not mend itself
 			return nil, fmt.Errorf("reconnect: url: %w", err)
 		}

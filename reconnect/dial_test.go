@@ -2,6 +2,7 @@ package reconnect
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -103,6 +104,17 @@ func TestDialBadURLKeepsTheSecret(t *testing.T) {
 		require.ErrorContains(t, err, "reconnect: url: ")
 		require.ErrorContains(t, err, "MaxBody: -2", "all faults at once")
 		took(t, began, 100*time.Millisecond, "refusing a bad URL")
+	}
+}
+
+// TLS beside an address that does without would be taken for protection that there is not.
+func TestDialTLSNeedsAmqps(t *testing.T) {
+	t.Parallel()
+	renewed := func(context.Context) (*tls.Config, error) { return nil, nil }
+	for name, cfg := range map[string]Config{"TLS": {TLS: &tls.Config{}}, "TLSFunc": {TLSFunc: renewed}} {
+		_, err := Dial(within(t, 10*time.Second), "amqp://user:"+secret+"@127.0.0.1:1/", cfg)
+		require.ErrorContains(t, err, "amqps", name)
+		require.NotContains(t, err.Error(), secret)
 	}
 }
 
