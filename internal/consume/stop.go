@@ -65,6 +65,7 @@ func (g *generation) withdraw(apart bool) error {
 			rest = append(rest, back{d, true})
 		}
 	}
+	g.awaitWorker()
 	return g.sweep(rest)
 }
 
@@ -105,27 +106,47 @@ func (g *generation) sweep(rest []back) error {
 	ctx, cancel := context.WithTimeout(context.Background(), requeueWithin)
 	defer cancel()
 	_, err := call(g, func() (struct{}, error) {
-		for _, b := range rest {
-			if !g.handBack(ctx, b) {
-				break // channel closed; that is noticed elsewhere
-			}
-		}
+		g.handBack(ctx, rest)
 		return struct{}{}, nil
 	})
 	return err
 }
 
-// handBack returns false when the channel is gone.
-func (g *generation) handBack(ctx context.Context, b back) bool {
-	if b.fresh && g.cfg.Requeue != nil && !g.out.dead() &&
-		g.guard(func() error { return g.cfg.Requeue(ctx, b.d) }) == nil {
-		return g.out.moved(b.d.DeliveryTag)
+// handBack hands back rest, with as few commands as it may. When the channel is closed it ends; that is noticed elsewhere.
+func (g *generation) handBack(ctx context.Context, rest []back) {
+	most := g.together()
+	last, n, moved := uint64(0), 0, false
+	send := func() bool {
+		run := n
+		n = 0
+		switch {
+		case run == 0:
+			return true
+		case moved:
+			return g.out.moved(last, run)
+		default:
+			return g.out.back(last, run)
+		}
 	}
-	return g.out.back(b.d.DeliveryTag)
+	for _, b := range rest {
+		copied := g.requeue(ctx, b)
+		if (copied != moved || n == most) && !send() {
+			return
+		}
+		last, moved = b.d.DeliveryTag, copied
+		n++
+	}
+	send()
+}
+
+// requeue reports whether a copy of b is back in the queue.
+func (g *generation) requeue(ctx context.Context, b back) bool {
+	return b.fresh && g.cfg.Requeue != nil && !g.out.dead() &&
+		g.guard(func() error { return g.cfg.Requeue(ctx, b.d) }) == nil
 }
 
 // finish ends the generation in good order: nothing new, let the started handler finish, settle, hand back, close the channel. The broker's
-// close-ok is the proof that it has the acks. It returns then if all went well.
+// close-ok is the proof that it has the acks, once prove has seen to what it would not cover. It returns then if all went well.
 func (g *generation) finish(ctx context.Context, then error) error {
 	g.leave()
 	select {
@@ -144,6 +165,9 @@ func (g *generation) finish(ctx context.Context, then error) error {
 		return err
 	}
 	if err := g.sweep(nil); err != nil {
+		return g.failed(ctx, err)
+	}
+	if err := g.prove(ctx); err != nil {
 		return g.failed(ctx, err)
 	}
 	if g.cfg.Ordered && g.out.took() {
