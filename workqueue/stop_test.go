@@ -65,12 +65,13 @@ func (b *burst) over() {
 // A graceful stop at the end of a burst, and in the middle of one: no message whose handler has finished comes again, whatever it
 // returned.
 func TestNothingComesAgainAfterAStopInABurst(t *testing.T) {
+	t.Parallel()
 	const n = 4000
 	for name, failing := range map[string]int{"all fail": 1, "every other fails": 2, "every third fails": 3} {
 		for when, last := range map[string]int{"at the end": n, "in the middle": n / 2} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				b, ctx := newBurst(t, workqueue.Queue{}, n, failing, last)
-				w, err := workqueue.NewWorker(b.conn, b.queue, b.handle, workqueue.WorkerConfig{Concurrency: 64, Prefetch: 300})
+				w, err := workqueue.NewWorker(b.conn, b.queue, b.handle, workqueue.WorkerConfig{Concurrency: 8, Prefetch: 300})
 				require.NoError(t, err)
 				require.NoError(t, w.Run(ctx))
 				b.over()
@@ -81,6 +82,7 @@ func TestNothingComesAgainAfterAStopInABurst(t *testing.T) {
 
 // In a batch that is running when the stop comes every other message fails.
 func TestNothingComesAgainAfterAStopInABatch(t *testing.T) {
+	t.Parallel()
 	const n, size = 2000, 300
 	b, ctx := newBurst(t, workqueue.Queue{}, n, 2, n/2)
 	h := func(ctx context.Context, ds []amqp.Delivery) error {
@@ -101,6 +103,7 @@ func TestNothingComesAgainAfterAStopInABatch(t *testing.T) {
 
 // A queue with a single active consumer keeps its order, too.
 func TestNothingComesAgainAfterAStopInOrder(t *testing.T) {
+	t.Parallel()
 	const n = 1000
 	for when, last := range map[string]int{"at the end": n, "in the middle": n / 2} {
 		t.Run(when, func(t *testing.T) {
