@@ -29,12 +29,14 @@ func (g *generation) prove(ctx context.Context) error {
 	if !g.cfg.Quorum || g.cfg.Prefetch <= pipelined || g.out.underWay() <= pipelined {
 		return nil
 	}
+	sent := g.out.sentSoFar()
 	if !g.cfg.Ordered {
 		g.loop.active.add()
-		defer g.loop.active.done()
 	}
-	sent := g.out.sentSoFar()
 	rest, err := call(g, g.visit)
+	if !g.cfg.Ordered {
+		g.loop.active.done()
+	}
 	if err != nil {
 		return err
 	}

@@ -198,7 +198,7 @@ func TestProofsSpareTheHeadOfTheQueue(t *testing.T) {
 	r.onceOver(workers*size+workers, seen.all(), workers*size/2, 1)
 }
 
-// On a queue that is not ours alone, a proof's consumer that gets no answer does not hold up the end.
+// A proof that gets no answer does not hold up the end, which says that there is none.
 func TestFrozenProof(t *testing.T) {
 	const size = 100
 	r := newRig(t, nil)

@@ -165,14 +165,14 @@ func (s *settler) back(tag uint64, n int) bool {
 	return true
 }
 
-// moved is back for messages that are in the queue as copies: they are acknowledged.
-func (s *settler) moved(tag uint64, n int) bool {
+// moved acknowledges tag, which is back in the queue as a copy.
+func (s *settler) moved(tag uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ack(tag, n) {
+	if !s.ack(tag, 1) {
 		return false
 	}
-	s.count.returned.Add(uint64(n))
+	s.count.returned.Add(1)
 	return true
 }
 

@@ -112,29 +112,26 @@ func (g *generation) sweep(rest []back) error {
 	return err
 }
 
-// handBack hands back rest, with as few commands as it may. When the channel is closed it ends; that is noticed elsewhere.
+// handBack hands back rest, with as few commands as it may: only a copy is settled at once. When the channel is closed it ends; that is noticed
+// elsewhere.
 func (g *generation) handBack(ctx context.Context, rest []back) {
-	most := g.together()
-	last, n, moved := uint64(0), 0, false
+	most, last, n := g.together(), uint64(0), 0
 	send := func() bool {
 		run := n
 		n = 0
-		switch {
-		case run == 0:
-			return true
-		case moved:
-			return g.out.moved(last, run)
-		default:
-			return g.out.back(last, run)
-		}
+		return run == 0 || g.out.back(last, run)
 	}
 	for _, b := range rest {
-		copied := g.requeue(ctx, b)
-		if (copied != moved || n == most) && !send() {
+		if g.requeue(ctx, b) {
+			if !send() || !g.out.moved(b.d.DeliveryTag) {
+				return
+			}
+			continue
+		}
+		last = b.d.DeliveryTag
+		if n++; n == most && !send() {
 			return
 		}
-		last, moved = b.d.DeliveryTag, copied
-		n++
 	}
 	send()
 }
