@@ -51,6 +51,7 @@ func (r *reader) run(ctx context.Context, ch *amqp.Channel) error {
 // A queue without a delivery limit keeps a message that nobody can read. Its function stays apart; one of another queue
 // goes back to the link, on which those of exclusive queues have stayed, whether their topology names them or not.
 func TestUnreadableMessageOfAPlainFunction(t *testing.T) {
+	t.Parallel()
 	broker := testenv.Shared(t)
 	c, log := dialed(t, broker.URL(), Config{})
 	bad, good, named, unnamed := testenv.Name(t, "bad"), testenv.Name(t, "good"), testenv.Name(t, "named"), testenv.Name(t, "unnamed")
@@ -144,6 +145,7 @@ func reasonOf(c *Conn, name string) string {
 
 // One that is stopped, or whose Conn is closed, while it is apart closes its connection, also when the broker is frozen.
 func TestCloseWhileApart(t *testing.T) {
+	t.Parallel()
 	broker := testenv.Shared(t)
 	proxy := testenv.Proxy(t, broker.URL())
 	c, _ := dialed(t, proxy.URL(), Config{})

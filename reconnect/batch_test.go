@@ -50,6 +50,7 @@ func inOrder(t *testing.T, got []amqp.Delivery, without ...int) int {
 }
 
 func TestPublishBatch(t *testing.T) {
+	t.Parallel()
 	p := newPubTest(t, PublisherConfig{})
 	queue := p.queue(nil)
 	for _, n := range []int{0, 1, 10, 10_000} {
@@ -133,6 +134,7 @@ func TestPublishBatchAllGuilty(t *testing.T) {
 // Cuts at random points of batches of 1 to 2,000 messages, of 1,000 batches in make chaos: first arrivals in order,
 // everything there.
 func TestChaosPublishBatchKeepsOrderOverCuts(t *testing.T) {
+	t.Parallel()
 	broker := testenv.Shared(t)
 	proxy := testenv.Proxy(t, broker.URL())
 	p := newPubTestAt(t, broker, proxy.URL(), Config{BackoffMax: 30 * time.Millisecond}, PublisherConfig{})
@@ -166,6 +168,7 @@ func TestChaosPublishBatchKeepsOrderOverCuts(t *testing.T) {
 
 // The end of ctx in the middle: what was sent and not confirmed is in doubt, the rest was not sent.
 func TestPublishBatchEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		cfg  PublisherConfig
@@ -201,6 +204,7 @@ func TestPublishBatchEndsWithItsContext(t *testing.T) {
 }
 
 func TestPublishBatchFailFastEndsAtTheFirstLoss(t *testing.T) {
+	t.Parallel()
 	p, proxy, queue := proxied(t, PublisherConfig{FailFast: true, Window: 10})
 	proxy.FreezeToClient()
 	done := make(chan error, 1)

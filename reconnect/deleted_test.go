@@ -29,6 +29,7 @@ func TestLooksDeleted(t *testing.T) {
 // A deleted queue does not come back at once: some channels of this or another process may not yet have noticed that it is
 // gone, and RabbitMQ 3 would attach them to the new one in a way in which they get nothing.
 func TestSuperviseLeavesADeletedQueueAlone(t *testing.T) {
+	t.Parallel()
 	broker := testenv.Shared(t)
 	c, _ := dialed(t, broker.URL(), Config{})
 	queue := testenv.Name(t, "q")

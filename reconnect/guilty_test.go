@@ -143,6 +143,7 @@ func (p *pubTest) goodCallers(queue, name string, d time.Duration, disturb func(
 
 // Several callers publish to an exchange that is deleted under them, others elsewhere.
 func TestP19ExchangeDeletedUnderManyCallers(t *testing.T) {
+	t.Parallel()
 	p := newPubTest(t, PublisherConfig{})
 	queue := p.queue(nil)
 	name := testenv.Name(t, "deleted")
@@ -200,6 +201,7 @@ func TestRefusedNameWorksOnceDeclared(t *testing.T) {
 // A fail-fast publisher sends nothing twice, so its message in doubt stays in doubt; what is refused is found out all the
 // same.
 func TestGuiltyWithFailFast(t *testing.T) {
+	t.Parallel()
 	p := newPubTest(t, PublisherConfig{FailFast: true})
 	queue := p.queue(nil)
 	name := testenv.Name(t, "deleted")
@@ -233,6 +235,7 @@ func TestGuiltyWithFailFast(t *testing.T) {
 
 // A message that was refused is not refused for ever.
 func TestRefusedNameWorksAgain(t *testing.T) {
+	t.Parallel()
 	p := newPubTest(t, PublisherConfig{})
 	queue := p.queue(nil)
 	name := testenv.Name(t, "late")

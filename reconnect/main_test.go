@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.parallel"); f != nil {
 		flag.Parse()
 		if f.Value.String() == f.DefValue {
-			_ = f.Value.Set(strconv.Itoa(max(runtime.GOMAXPROCS(0), 8)))
+			_ = f.Value.Set(strconv.Itoa(max(runtime.GOMAXPROCS(0), 12)))
 		}
 	}
 	testenv.Main(m)

@@ -56,11 +56,8 @@ func TestA2PublishUnderAnAlarm(t *testing.T) {
 
 // What was written before the alarm was known is in doubt.
 func TestPublishWrittenWhenTheAlarmComes(t *testing.T) {
-	node := testenv.Node(t)
-	proxy := testenv.Proxy(t, node.URL())
-	p := newPubTestAt(t, node.Broker, proxy.URL(), Config{}, PublisherConfig{})
-	queue := p.queue(nil)
-	require.NoError(t, p.publish("", queue, "before"))
+	t.Parallel()
+	p, proxy, queue := proxied(t, PublisherConfig{})
 	proxy.FreezeToClient()
 	done := make(chan error, 1)
 	go func() { done <- p.p.Publish(within(t, 2*time.Second), "", queue, plainText("written")) }()

@@ -34,6 +34,7 @@ func (p *pubTest) arrived(queue string, n int) []amqp.Delivery {
 
 // The confirmation does not come: the message is in doubt, and present once.
 func TestP18PublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
+	t.Parallel()
 	ends := map[string]struct {
 		cfg   PublisherConfig
 		bound time.Duration // of the context; 0: none
@@ -68,6 +69,7 @@ func TestP18PublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
 
 // Slots are freed by confirmations, not by callers that leave: a window of abandoned messages holds up the next one.
 func TestPublishAbandonedMessagesKeepTheirSlots(t *testing.T) {
+	t.Parallel()
 	p, proxy, queue := proxied(t, PublisherConfig{Window: 3})
 	proxy.FreezeToClient()
 	concurrently(3, func(i int) {
@@ -83,6 +85,7 @@ func TestPublishAbandonedMessagesKeepTheirSlots(t *testing.T) {
 
 // A message whose connection is cut is sent again, with the same MessageId.
 func TestPublishAgainAfterACut(t *testing.T) {
+	t.Parallel()
 	p, proxy, queue := proxied(t, PublisherConfig{})
 	proxy.FreezeToClient()
 	done := make(chan error, 1)
@@ -98,6 +101,7 @@ func TestPublishAgainAfterACut(t *testing.T) {
 }
 
 func TestPublishWaitsForALink(t *testing.T) {
+	t.Parallel()
 	p, proxy, queue := proxied(t, PublisherConfig{})
 	proxy.Refuse()
 	proxy.Cut()
@@ -141,6 +145,7 @@ func TestPublishFailFast(t *testing.T) {
 
 // Many callers, many cuts: every message arrives, none is confirmed in vain, and duplicates keep their ids.
 func TestPublishSurvivesCuts(t *testing.T) {
+	t.Parallel()
 	p, proxy, queue := proxied(t, PublisherConfig{})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
@@ -180,6 +185,7 @@ func TestPublishSurvivesCuts(t *testing.T) {
 
 // The broker closes the channel over nothing that was published: nobody is guilty.
 func TestPublishWhenTheChannelIsClosed(t *testing.T) {
+	t.Parallel()
 	p := newPubTest(t, PublisherConfig{})
 	queue := p.queue(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -33,6 +33,7 @@ func newStallTest(t *testing.T, cfg PublisherConfig) *stallTest {
 
 // A window full of messages that nobody confirms holds up messages to other queues, but not for ever.
 func TestStalledQueueDoesNotKeepTheWindow(t *testing.T) {
+	t.Parallel()
 	p := newStallTest(t, PublisherConfig{Window: 8, ConfirmTimeout: 500 * time.Millisecond})
 	resume := p.broker.StallQueue(t, p.stalled)
 	concurrently(8, func(i int) {
@@ -50,6 +51,7 @@ func TestStalledQueueDoesNotKeepTheWindow(t *testing.T) {
 
 // The same for a batch, whose messages keep their order.
 func TestStalledQueueEndsBatches(t *testing.T) {
+	t.Parallel()
 	p := newStallTest(t, PublisherConfig{Window: 8, ConfirmTimeout: 500 * time.Millisecond})
 	batch := func(key string) []Message {
 		msgs := make([]Message, 20)
@@ -81,6 +83,7 @@ func TestStalledQueueEndsBatches(t *testing.T) {
 
 // FailFast waits for nothing but a place in the window, and that no longer than for a confirmation.
 func TestStalledQueueWithFailFast(t *testing.T) {
+	t.Parallel()
 	p := newStallTest(t, PublisherConfig{FailFast: true, Window: 2, ConfirmTimeout: 300 * time.Millisecond})
 	p.broker.StallQueue(t, p.stalled)
 	for i := range 6 {

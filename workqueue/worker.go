@@ -77,7 +77,7 @@ func newWorker(conn *reconnect.Conn, q Queue, cfg WorkerConfig, handler func(*co
 	c := consume.Config{
 		Name: cmp.Or(q.Name, "unnamed"), Queue: cmp.Or(q.Name, "unnamed"), // that it has none is a fault of q
 		Concurrency: cfg.Concurrency, Prefetch: cfg.Prefetch,
-		SlowStart: !q.SingleActiveConsumer, Ordered: q.SingleActiveConsumer,
+		SlowStart: !q.SingleActiveConsumer, Ordered: q.SingleActiveConsumer, Quorum: !q.classic(),
 		HandlerTimeout: cfg.HandlerTimeout, ShutdownTimeout: cfg.ShutdownTimeout, PerSecond: cfg.PerSecond,
 		AbandonAfter: common.AbandonAfter, ConsumerTimeout: common.ConsumerTimeout, MaxBody: common.MaxBody,
 		Supervise: func(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {

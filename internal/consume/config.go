@@ -46,6 +46,7 @@ type Config struct {
 	Prefetch    int  // unacknowledged messages of each worker, 1..65535; default 1, batch: two batches
 	SlowStart   bool // begin at prefetch 1 after each start and loss, and double; not on auto-delete queues
 	Ordered     bool // the queue has a single active consumer: see the package comment; SlowStart is ignored
+	Quorum      bool // the queue is a quorum queue: a close of the channel alone does not prove that all was settled
 
 	// HandlerTimeout ends a handler's context. Times Prefetch (batch: times the batches in the prefetch) it must not be above
 	// ConsumerTimeout; default 5/6 of that; -1 none.

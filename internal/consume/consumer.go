@@ -59,6 +59,7 @@ func (g *generation) consume(ctx context.Context) error {
 		return nil
 	}
 	g.pauses = pause.times
+	sent := g.out.sentSoFar()
 	deliveries, err := call(g, func() (<-chan amqp.Delivery, error) {
 		if err := g.ch.Qos(s.prefetch, 0, false); err != nil {
 			return nil, err
@@ -73,6 +74,7 @@ func (g *generation) consume(ctx context.Context) error {
 		g.loop.active.done()
 		return fmt.Errorf("consume from %q: %w", g.queue, err)
 	}
+	g.out.proved(sent)
 	s.deliveries = deliveries
 	if g.cfg.Stamp && s.prefetch > 1 {
 		s.deliveries = stamped(deliveries, s.prefetch)
@@ -93,6 +95,7 @@ func (g *generation) consume(ctx context.Context) error {
 
 // cancel ends s's consumer at the broker. What was delivered to it before can still be taken, up to the close of its deliveries.
 func (g *generation) cancel(s *spell) error {
+	sent := g.out.sentSoFar()
 	_, err := call(g, func() (struct{}, error) {
 		err := g.ch.Cancel(s.tag, false)
 		if err == nil {
@@ -103,6 +106,7 @@ func (g *generation) cancel(s *spell) error {
 	if err != nil {
 		return fmt.Errorf("cancel: %w", err)
 	}
+	g.out.proved(sent)
 	s.cancelled = true
 	g.loop.active.done()
 	g.out.thaw()

@@ -19,6 +19,7 @@
 // The returned error decides: nil acknowledges; NotNow keeps the message and calls the handler again later; anything else, a
 // panic too, dead-letters. Acks of the finished prefix are gathered (prefix.go). A message is settled at most once and on the
 // channel it came from only: when that is lost, nothing is sent any more, and what could not be settled is counted as stale.
+// Before a channel is closed in good order it is made sure that a quorum queue has all of it (proof.go).
 //
 // A message that is handed back (shutdown, pause, the bound of a waiting message) is returned only after this worker's consumer is
 // cancelled, and at shutdown and pause after every consumer of the loop is: else the broker would give it straight back to

@@ -59,6 +59,8 @@ type generation struct {
 	hand    []item
 	probing bool // holds the gate's token
 	told    bool // state says "waiting"
+
+	sure sync.Once // see certain
 }
 
 // ending is how the worker ended a spell.
@@ -100,6 +102,8 @@ func (g *generation) live(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { g.watch(ctx, done) })
 	go g.work(base)
+	g.loop.unsure.add()
+	defer g.certain()
 
 	err := g.control(ctx)
 

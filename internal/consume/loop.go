@@ -25,6 +25,7 @@ type Loop struct {
 	pause   *pause
 	active  *tally // consumers of this loop at the broker
 	orphans *tally // handlers that outlived their channel
+	unsure  *tally // generations that may yet take a message for a proof
 	running atomic.Bool
 	counters
 	hands hands
@@ -53,6 +54,7 @@ func New(cfg Config) (*Loop, error) {
 		pause:   newPause(),
 		active:  newTally(),
 		orphans: newTally(),
+		unsure:  newTally(),
 		hands:   hands{log: log},
 		ready:   make(chan struct{}),
 	}, nil

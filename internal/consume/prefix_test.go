@@ -186,7 +186,7 @@ func TestNothingIsSentAfterALoss(t *testing.T) {
 		require.Equal(t, 2, s.kill())
 		require.False(t, s.done(3))
 		require.False(t, s.reject(4))
-		require.False(t, s.back(4))
+		require.False(t, s.back(4, 1))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Empty(t, b.log)

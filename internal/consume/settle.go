@@ -32,6 +32,8 @@ type settler struct {
 	timer    *time.Timer
 	frozen   bool
 	quiet    []func() // called once, with mu held, when frozen and quiet
+	sent     uint64   // settlements
+	proven   uint64   // of these, the queue has got for sure
 }
 
 func newSettler(to amqp.Acknowledger, count *counters) *settler {
@@ -152,14 +154,14 @@ func (s *settler) reject(tag uint64) bool {
 	return s.send(1, func() error { return s.to.Reject(tag, false) })
 }
 
-// back returns tag to the queue.
-func (s *settler) back(tag uint64) bool {
+// back returns n messages, of which tag is the last, to the queue. If they are several, they must be all that is unsettled up to there.
+func (s *settler) back(tag uint64, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.send(1, func() error { return s.to.Nack(tag, false, true) }) {
+	if !s.send(n, func() error { return s.to.Nack(tag, n > 1, true) }) {
 		return false
 	}
-	s.count.countReturned()
+	s.count.countReturned(n)
 	return true
 }
 
@@ -172,6 +174,27 @@ func (s *settler) moved(tag uint64) bool {
 	}
 	s.count.returned.Add(1)
 	return true
+}
+
+// sentSoFar is how many settlements were sent.
+func (s *settler) sentSoFar() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
+}
+
+// proved notes that the queue has carried out the first so many.
+func (s *settler) proved(sent uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proven = max(s.proven, sent)
+}
+
+// underWay is how many settlements the queue may not have got yet.
+func (s *settler) underWay() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent - s.proven
 }
 
 // flush acknowledges the finished prefix.
@@ -202,6 +225,7 @@ func (s *settler) ack(tag uint64, n int) bool {
 // send hands n settlements to the driver. An error of the driver means that the channel is closed: it cannot say that of a message.
 func (s *settler) send(n int, write func() error) bool {
 	if !s.gone.Load() && write() == nil {
+		s.sent++
 		s.arrivals.settle(n, time.Now())
 		return true
 	}

@@ -30,7 +30,7 @@ func (c *counters) countHandled() { c.count(&c.handled, telemetry.Acknowledged, 
 
 func (c *counters) countFailed() { c.count(&c.failed, telemetry.DeadLettered, 1) }
 
-func (c *counters) countReturned() { c.count(&c.returned, telemetry.Returned, 1) }
+func (c *counters) countReturned(n int) { c.count(&c.returned, telemetry.Returned, n) }
 
 func (c *counters) countStale(n int) { c.count(&c.stale, telemetry.Stale, n) }
 

@@ -65,6 +65,7 @@ func (g *generation) withdraw(apart bool) error {
 			rest = append(rest, back{d, true})
 		}
 	}
+	g.awaitWorker()
 	return g.sweep(rest)
 }
 
@@ -105,27 +106,44 @@ func (g *generation) sweep(rest []back) error {
 	ctx, cancel := context.WithTimeout(context.Background(), requeueWithin)
 	defer cancel()
 	_, err := call(g, func() (struct{}, error) {
-		for _, b := range rest {
-			if !g.handBack(ctx, b) {
-				break // channel closed; that is noticed elsewhere
-			}
-		}
+		g.handBack(ctx, rest)
 		return struct{}{}, nil
 	})
 	return err
 }
 
-// handBack returns false when the channel is gone.
-func (g *generation) handBack(ctx context.Context, b back) bool {
-	if b.fresh && g.cfg.Requeue != nil && !g.out.dead() &&
-		g.guard(func() error { return g.cfg.Requeue(ctx, b.d) }) == nil {
-		return g.out.moved(b.d.DeliveryTag)
+// handBack hands back rest, with as few commands as it may: only a copy is settled at once. When the channel is closed it ends; that is noticed
+// elsewhere.
+func (g *generation) handBack(ctx context.Context, rest []back) {
+	most, last, n := g.together(), uint64(0), 0
+	send := func() bool {
+		run := n
+		n = 0
+		return run == 0 || g.out.back(last, run)
 	}
-	return g.out.back(b.d.DeliveryTag)
+	for _, b := range rest {
+		if g.requeue(ctx, b) {
+			if !send() || !g.out.moved(b.d.DeliveryTag) {
+				return
+			}
+			continue
+		}
+		last = b.d.DeliveryTag
+		if n++; n == most && !send() {
+			return
+		}
+	}
+	send()
+}
+
+// requeue reports whether a copy of b is back in the queue.
+func (g *generation) requeue(ctx context.Context, b back) bool {
+	return b.fresh && g.cfg.Requeue != nil && !g.out.dead() &&
+		g.guard(func() error { return g.cfg.Requeue(ctx, b.d) }) == nil
 }
 
 // finish ends the generation in good order: nothing new, let the started handler finish, settle, hand back, close the channel. The broker's
-// close-ok is the proof that it has the acks. It returns then if all went well.
+// close-ok is the proof that it has the acks, once prove has seen to what it would not cover. It returns then if all went well.
 func (g *generation) finish(ctx context.Context, then error) error {
 	g.leave()
 	select {
@@ -144,6 +162,9 @@ func (g *generation) finish(ctx context.Context, then error) error {
 		return err
 	}
 	if err := g.sweep(nil); err != nil {
+		return g.failed(ctx, err)
+	}
+	if err := g.prove(ctx); err != nil {
 		return g.failed(ctx, err)
 	}
 	if g.cfg.Ordered && g.out.took() {

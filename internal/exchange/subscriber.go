@@ -75,7 +75,7 @@ func newLoop(conn *reconnect.Conn, s Subscription, name string, h Handler, cfg S
 	common, topology := conn.Config(), s.Topology()
 	c := consume.Config{
 		Name: cmp.Or(name, "unnamed"), Queue: cmp.Or(name, "unnamed"), Handler: h, // that it has none is a fault of s
-		Concurrency: cfg.Concurrency, Prefetch: cfg.Prefetch, SlowStart: true,
+		Concurrency: cfg.Concurrency, Prefetch: cfg.Prefetch, SlowStart: true, Quorum: l == nil,
 		HandlerTimeout: cfg.HandlerTimeout, ShutdownTimeout: cfg.ShutdownTimeout,
 		AbandonAfter: common.AbandonAfter, ConsumerTimeout: common.ConsumerTimeout, MaxBody: common.MaxBody,
 		Supervise: func(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {

@@ -58,7 +58,7 @@ func (c *Consumer) newPartition(i int, h Handler, cfg ConsumerConfig) (*partitio
 	part.attempts = attempts{cfg: cfg, h: h, log: common.Logger.With("queue", queue)}
 	var err error
 	part.loop, err = consume.New(consume.Config{
-		Name: queue, Queue: queue, Handler: part.attempts.handle, Ordered: true, Prefetch: cfg.Prefetch,
+		Name: queue, Queue: queue, Handler: part.attempts.handle, Ordered: true, Quorum: true, Prefetch: cfg.Prefetch,
 		HandlerTimeout: cfg.HandlerTimeout, ShutdownTimeout: cfg.ShutdownTimeout, AbandonAfter: common.AbandonAfter,
 		ConsumerTimeout: common.ConsumerTimeout, MaxBody: common.MaxBody, Supervise: part.supervise, Logger: common.Logger,
 		TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator,
