@@ -25,18 +25,25 @@ const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 // propagator the header costs nothing that it does not cost the driver.
 func TestConsumeAllocations(t *testing.T) {
 	plain, traced := amqp.Table(nil), amqp.Table{"traceparent": traceparent}
-	raw, rawTraced := deliverRaw(t, plain), deliverRaw(t, traced)
-	ours := deliverLoop(t, plain, Config{})
-	unread := deliverLoop(t, traced, Config{})
-	read := deliverLoop(t, traced, Config{Propagator: propagation.TraceContext{}})
+	raw, rawTraced := least(deliverRaw, t, plain), least(deliverRaw, t, traced)
+	silent := func(t *testing.T, headers amqp.Table) float64 { return deliverLoop(t, headers, Config{}) }
+	reading := func(t *testing.T, headers amqp.Table) float64 {
+		return deliverLoop(t, headers, Config{Propagator: propagation.TraceContext{}})
+	}
+	ours, unread, read := least(silent, t, plain), least(silent, t, traced), least(reading, t, traced)
 	t.Logf("raw %.2f, ours %.2f; with a trace context raw %.2f, ours %.2f, read by a propagator %.2f", raw, ours, rawTraced, unread, read)
 	require.LessOrEqual(t, ours, raw+2)
 	require.LessOrEqual(t, unread, rawTraced+2)
-	require.InDelta(t, ours-raw, unread-rawTraced, 0.6) // less than one, with what a busy machine costs in acknowledgements
+	require.InDelta(t, ours-raw, unread-rawTraced, 0.6) // less than one
 	require.LessOrEqual(t, read, rawTraced+12)
 }
 
 const scripted = 20_000 // messages
+
+// least is the least of some runs: on a busy machine acknowledgements gather less well, and so cost more.
+func least(run func(*testing.T, amqp.Table) float64, t *testing.T, headers amqp.Table) float64 {
+	return min(run(t, headers), run(t, headers), run(t, headers))
+}
 
 // deliverRaw returns what a delivery costs the driver used well: prefetch 100, and 25 messages acknowledged at once.
 func deliverRaw(t *testing.T, headers amqp.Table) float64 {

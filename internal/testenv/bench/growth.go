@@ -159,9 +159,6 @@ func (s spec) until(ctx context.Context, ok func(amqp.Queue) bool) error {
 	}
 }
 
-// held is how many channels hold what is in flight, the same part each. Each has sent a message before, and so is open.
-const held = 2
-
 // sender is one of the two senders of what is in flight: it has sent a message already, so that its channel is open, and
 // publish sends so many more and waits for their confirms.
 type sender struct {
