@@ -18,7 +18,7 @@ func TestConfigNamesEveryFaultAtOnce(t *testing.T) {
 		DialTimeout: -1, BackoffMin: -1, BackoffMax: -2, ConsumerTimeout: -1, AbandonAfter: -1, MaxBody: -2, Declare: Skip + 1,
 		TLS: &tls.Config{}, TLSFunc: func(context.Context) (*tls.Config, error) { return nil, nil },
 	}
-	_, err := Dial(t.Context(), "amqp://127.0.0.1:1/", cfg)
+	_, err := Dial(t.Context(), "amqps://127.0.0.1:1/", cfg)
 	require.Error(t, err)
 	require.True(t, strings.HasPrefix(err.Error(), "reconnect: config: "), err)
 	lines := strings.Split(strings.TrimPrefix(err.Error(), "reconnect: config: "), "\n")

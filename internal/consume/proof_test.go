@@ -195,7 +195,7 @@ func TestProofsSpareTheHeadOfTheQueue(t *testing.T) {
 	l, err := New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, l.Run(ctx))
-	r.onceOver(workers*size+workers, seen.all(), workers*size/2, 1)
+	r.onceOver(workers*size+workers, seen.all(), workers*size/2, 2) // by a proof, and by a worker that it had just come to
 }
 
 // A proof that gets no answer does not hold up the end, which says that there is none.
