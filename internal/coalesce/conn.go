@@ -12,7 +12,8 @@ import (
 const (
 	defaultSoftLimit = 256 << 10
 	firstBuffer      = 16 << 10
-	keepBuffer       = 1 << 20
+	keepBuffer       = 1 << 20       // a buffer up to this size is kept,
+	keepLarge        = time.Second   // a larger one for so long after it was needed
 	dead             = math.MaxInt64 // the value of Conn.load when nothing may be written any more
 )
 
@@ -40,8 +41,10 @@ type Conn struct {
 	gathered []byte        // what the flusher will take next
 	unsent   int64         // len(gathered) and what the flusher holds
 	room     chan struct{} // closed when there is room again; nil when nobody waits
-	closing  bool
-	err      error // why the connection is over; sticky
+
+	lastLarge time.Time // when the flusher last took much
+	closing   bool
+	err       error // why the connection is over; sticky
 
 	deadlines  deadlines
 	ahead      ahead

@@ -3,6 +3,7 @@ package coalesce
 import (
 	"errors"
 	"os"
+	"time"
 )
 
 const (
@@ -33,11 +34,11 @@ func (c *Conn) flush() {
 // take waits for gathered bytes and exchanges them for the empty buffer, whose content has been written. It returns
 // nothing when the connection is closing and nothing is left, and false when it has failed or was killed.
 func (c *Conn) take(empty []byte) ([]byte, bool) {
-	if cap(empty) > keepBuffer {
-		empty = nil // one large message must not hold its memory for the life of the connection
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.outgrown(empty) {
+		empty = nil
+	}
 	for len(c.gathered) == 0 && !c.closing && c.err == nil {
 		c.wake.Wait()
 	}
@@ -46,7 +47,17 @@ func (c *Conn) take(empty []byte) ([]byte, bool) {
 	}
 	full := c.gathered
 	c.gathered = empty[:0]
+	if len(full) > keepBuffer/4 {
+		c.lastLarge = time.Now()
+	}
 	return full, true
+}
+
+// outgrown reports whether a buffer is larger than is needed now: large messages must not hold their memory for the life of
+// the connection. While more of them come it is used again, since to grow one costs several times what writing does. The
+// driver's heartbeats have an idle connection look, too.
+func (c *Conn) outgrown(buffer []byte) bool {
+	return cap(buffer) > keepBuffer && time.Since(c.lastLarge) > keepLarge
 }
 
 // writeAll writes p in chunks, so that the limit on a write is not a limit on the size of a message.

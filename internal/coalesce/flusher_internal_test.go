@@ -3,6 +3,7 @@ package coalesce
 import (
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,6 +21,18 @@ func TestLargeBuffersAreReleased(t *testing.T) {
 	require.Equal(t, keepBuffer, cap(c.gathered))
 
 	c.gathered = []byte("x")
+	_, ok = c.take(make([]byte, 0, keepBuffer+1))
+	require.True(t, ok)
+	require.Zero(t, cap(c.gathered))
+
+	c.gathered = make([]byte, keepBuffer) // large messages come
+	_, ok = c.take(nil)
+	require.True(t, ok)
+	c.gathered = []byte("x")
+	_, ok = c.take(make([]byte, 0, keepBuffer+1))
+	require.True(t, ok)
+	require.Equal(t, keepBuffer+1, cap(c.gathered), "the next ones need it")
+	c.gathered, c.lastLarge = []byte("x"), time.Now().Add(-keepLarge-time.Millisecond)
 	_, ok = c.take(make([]byte, 0, keepBuffer+1))
 	require.True(t, ok)
 	require.Zero(t, cap(c.gathered))

@@ -25,7 +25,7 @@ func TestEachRun(t *testing.T) {
 		{path: "call-fast", queue: classic, callers: 1, size: 16},
 		{path: "latency", queue: quorum, callers: 1, size: 16},
 		{path: "idle", queue: classic, callers: 3},
-		{path: "inflight", queue: classic, callers: 2000, size: 16},
+		{path: "inflight", queue: classic, callers: 10000, size: 256},
 		{path: "recover", queue: quorum, callers: 1, size: 16},
 		{path: "topology", queue: classic, callers: 10},
 	} {

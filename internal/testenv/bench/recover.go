@@ -13,11 +13,11 @@ import (
 	"github.com/warrenmq/warren/workqueue"
 )
 
-// How often the connections are cut, how long they live before that, how many publish, and how long the raw side waits
-// before it dials again.
+// How often the connections are cut, how long they live before that, in measured times of a run, how many publish, and how
+// long the raw side waits before it dials again.
 const (
-	cuts       = 5
-	calm       = 300 * time.Millisecond
+	cuts       = 3
+	calm       = 6
 	publishers = 4
 	redial     = 100 * time.Millisecond
 )
@@ -55,11 +55,11 @@ func stamped(size int, now time.Time) []byte {
 }
 
 // rounds cuts the connections again and again; the figures are the medians of the times to publish and to deliver.
-func (w *watch) rounds(ctx context.Context, proxy *testenv.FaultProxy) (f figures, err error) {
+func (w *watch) rounds(ctx context.Context, s spec, proxy *testenv.FaultProxy) (f figures, err error) {
 	var published, delivered []float64
 	for range cuts {
 		select {
-		case <-time.After(calm):
+		case <-time.After(calm * s.For):
 		case <-ctx.Done():
 			return f, context.Cause(ctx)
 		}
@@ -101,7 +101,7 @@ func recoverRaw(ctx context.Context, s spec) (f figures, err error) {
 			}
 		})
 	}
-	f, err = w.rounds(ctx, proxy)
+	f, err = w.rounds(ctx, s, proxy)
 	stop()
 	wg.Wait()
 	return f, err
@@ -189,7 +189,7 @@ func recoverOurs(ctx context.Context, s spec) (f figures, err error) {
 			}
 		})
 	}
-	f, err = w.rounds(ctx, proxy)
+	f, err = w.rounds(ctx, s, proxy)
 	stop()
 	wg.Wait()
 	return f, errors.Join(err, ended)
