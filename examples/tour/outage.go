@@ -97,7 +97,8 @@ func (o *troubles) frozen(ctx context.Context, thaw func() error) error {
 	fast := make(chan tally, 1)
 	go func() { fast <- o.desk.sendMany(ctx, o.quick, callers, 0) }()
 	hurried := o.desk.sendMany(ctx, o.producer, callers, hurry)
-	o.figure("in a hurry: ErrUnknown", hurried.of(unknown), callers)
+	o.between("in a hurry: ErrUnknown", hurried.of(unknown), 1, callers)
+	o.between("   or not written in time", hurried.of(unsent), 0, callers-1) // on a machine that does much else
 	o.milliseconds("   the longest call, in ms", hurried.longest, hurry, hurry+slack)
 	o.quote(hurried, unknown)
 	if err := o.await(ctx, "connecting"); err != nil {
