@@ -222,7 +222,7 @@ func command(ctx context.Context, s spec) (*exec.Cmd, error) {
 
 // server runs serve until the returned function is called.
 func server(ctx context.Context, s spec) (stop func() error, err error) {
-	s.Side, s.Path = raw, "serve"
+	s.Side, s.Path, s.Profile = raw, "serve", ""
 	cmd, err := command(ctx, s)
 	if err != nil {
 		return nil, err

@@ -64,12 +64,14 @@ func (t target) judge(r result) string {
 
 // describe names a case after what it does.
 func (c benchCase) describe() string {
-	who := map[string]string{"publish": "publish", "batch": "batch", "call": "call", "consume": "consume"}[c.path]
-	unit := "callers"
+	unit := "caller"
 	if c.path == "consume" {
-		unit = "workers"
+		unit = "worker"
 	}
-	name := fmt.Sprintf("%s, %d %s, %s, %s", who, c.callers, unit, size(c.size), c.queue)
+	if c.callers > 1 {
+		unit += "s"
+	}
+	name := fmt.Sprintf("%s, %d %s, %s, %s", c.path, c.callers, unit, size(c.size), c.queue)
 	if c.link != "" {
 		name += ", " + c.link
 	}
