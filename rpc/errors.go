@@ -30,7 +30,8 @@ const (
 
 // RemoteError is an error that the server answered with. The code says what the caller may do about it: "error", "panic"
 // and "bad-request" are the library's, others those of ServerConfig.ErrorCode, or of a RemoteError that the handler itself
-// returned. Message is the server's text and not to be trusted with a terminal; Details is what the handler put there.
+// returned. Message is the server's text and not to be trusted with a terminal; Details is what the handler put there. Of a
+// code 255 bytes are sent, of a message 16 KiB.
 type RemoteError struct {
 	Code    string
 	Message string
@@ -39,16 +40,16 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return fmt.Sprintf("remote error %q: %q", e.Code, e.Message) }
 
-// maxText bounds the message of an error that is sent.
-const maxText = 16 << 10
+// maxCode and maxText bound the code and the message of an error that is sent, so that it always can be.
+const (
+	maxCode = 255
+	maxText = 16 << 10
+)
 
 // errorReply is the answer that carries e.
 func errorReply(e *RemoteError) amqp.Publishing {
-	message := e.Message
-	if len(message) > maxText {
-		message = message[:maxText]
-	}
-	body, err := json.Marshal(remoteError{Code: e.Code, Message: message, Details: e.Details})
+	code, message := e.Code[:min(len(e.Code), maxCode)], e.Message[:min(len(e.Message), maxText)]
+	body, err := json.Marshal(remoteError{Code: code, Message: message, Details: e.Details})
 	if err != nil {
 		panic(err) // strings and bytes can always be encoded
 	}
