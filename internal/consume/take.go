@@ -1,7 +1,6 @@
 package consume
 
 import (
-	"runtime"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -131,15 +130,10 @@ func (g *generation) keep(d amqp.Delivery) (since time.Time) {
 // timeUp is what receive returns when wait ended it.
 const timeUp why = -1
 
-// receive returns the next delivery. Before it waits for one it lets the settler flush.
+// receive returns the next delivery. Before it waits for one it tells the settler.
 func (g *generation) receive(s *spell, wait <-chan time.Time) (d amqp.Delivery, end why) {
 	d, end, any := g.poll(s)
 	if any {
-		return d, end
-	}
-	// The driver passes deliveries through a goroutine of its own that may just need its turn.
-	runtime.Gosched()
-	if d, end, any = g.poll(s); any {
 		return d, end
 	}
 	g.out.idle()

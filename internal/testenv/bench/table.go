@@ -71,7 +71,11 @@ func (c benchCase) describe() string {
 	if c.callers > 1 {
 		unit += "s"
 	}
-	name := fmt.Sprintf("%s, %d %s, %s, %s", c.path, c.callers, unit, size(c.size), c.queue)
+	path := c.path
+	if path == "call-fast" {
+		path = "call, transient on both sides"
+	}
+	name := fmt.Sprintf("%s, %d %s, %s, %s", path, c.callers, unit, size(c.size), c.queue)
 	if c.link != "" {
 		name += ", " + c.link
 	}
