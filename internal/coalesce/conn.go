@@ -21,10 +21,6 @@ const (
 type Options struct {
 	// SoftLimit is the number of gathered bytes above which WaitRoom waits. Default 256 KiB.
 	SoftLimit int
-
-	// ReadAhead is the size of a buffer that Read fills with one system call and hands out in pieces. Default 0: none.
-	// It pays for large deliveries, since the driver reads 4 KiB at a time.
-	ReadAhead int
 }
 
 // Conn is a net.Conn that gathers what is written to it. See the package comment.
@@ -47,7 +43,6 @@ type Conn struct {
 	err       error // why the connection is over; sticky
 
 	deadlines  deadlines
-	ahead      ahead
 	readFailed atomic.Bool
 
 	writtenBytes, sentBytes, heard atomic.Int64
@@ -63,7 +58,6 @@ func New(nc net.Conn, opt Options) *Conn {
 		soft:     int64(opt.SoftLimit),
 		done:     make(chan struct{}),
 		gathered: make([]byte, 0, firstBuffer),
-		ahead:    newAhead(opt.ReadAhead),
 	}
 	if c.soft <= 0 {
 		c.soft = defaultSoftLimit

@@ -85,28 +85,26 @@ func TestWritersKeepOrderAndContent(t *testing.T) {
 }
 
 func TestReadPassesBytesOn(t *testing.T) {
-	for _, ahead := range []int{0, 1, 100, 64 << 10} {
-		eachTransport(t, func(t *testing.T, near, far net.Conn) {
-			c := newConn(t, near, coalesce.Options{ReadAhead: ahead})
-			c.SetHeartbeat(time.Second)
-			go func() {
-				for i := range uint32(50) {
-					_, _ = far.Write(frame(1, i, int(i)*400))
-				}
-				far.Close()
-			}()
-			var (
-				got int
-				err error
-			)
-			within(t, patience, "reading all frames", func() { got, err = readFrames(c) })
-			require.NoError(t, err)
-			require.Equal(t, 50, got)
-			n, err := c.Read(make([]byte, 10))
-			require.Zero(t, n)
-			require.ErrorIs(t, err, io.EOF)
-		})
-	}
+	eachTransport(t, func(t *testing.T, near, far net.Conn) {
+		c := newConn(t, near, coalesce.Options{})
+		c.SetHeartbeat(time.Second)
+		go func() {
+			for i := range uint32(50) {
+				_, _ = far.Write(frame(1, i, int(i)*400))
+			}
+			far.Close()
+		}()
+		var (
+			got int
+			err error
+		)
+		within(t, patience, "reading all frames", func() { got, err = readFrames(c) })
+		require.NoError(t, err)
+		require.Equal(t, 50, got)
+		n, err := c.Read(make([]byte, 10))
+		require.Zero(t, n)
+		require.ErrorIs(t, err, io.EOF)
+	})
 }
 
 func TestWritesAreGathered(t *testing.T) {
