@@ -152,7 +152,7 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	if err != nil {
 		return opened{}, err
 	}
-	sock := coalesce.New(nc, coalesce.Options{})
+	sock := coalesce.New(nc)
 	// The driver's handshake takes no context; dropping the socket is what ends it.
 	stop := context.AfterFunc(ctx, sock.Kill)
 	began := time.Now()

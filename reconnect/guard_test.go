@@ -36,7 +36,7 @@ type guarded struct {
 
 func newGuarded(t *testing.T) *guarded {
 	near, far := net.Pipe()
-	sock := coalesce.New(near, coalesce.Options{})
+	sock := coalesce.New(near)
 	t.Cleanup(sock.Kill)
 	return &guarded{t: t, sock: sock, peer: far, confirms: &confirms{session: &session{sock: sock}, flights: map[string]*flight{}}}
 }

@@ -5,8 +5,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-
-	"github.com/warrenmq/warren/internal/coalesce"
 )
 
 // BenchmarkWrite compares a plain TCP conn with a coalescing one: many small writes, serialised by one mutex as the
@@ -21,7 +19,7 @@ func BenchmarkWrite(b *testing.B) {
 				var nc net.Conn = counted
 				room := func() {}
 				if kind == "coalesced" {
-					c := newConn(b, counted, coalesce.Options{})
+					c := newConn(b, counted)
 					c.SetHeartbeat(beat)
 					room = func() { _ = c.WaitRoom(b.Context()) }
 					nc = c
@@ -65,7 +63,7 @@ func benchmarkWriters(b *testing.B, nc net.Conn, writers int, room func()) {
 func BenchmarkWaitRoom(b *testing.B) {
 	near, far := tcpPair(b)
 	drain(b, far)
-	c := newConn(b, near, coalesce.Options{})
+	c := newConn(b, near)
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {

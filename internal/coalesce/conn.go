@@ -10,29 +10,18 @@ import (
 )
 
 const (
-	defaultSoftLimit = 256 << 10
-	firstBuffer      = 16 << 10
-	keepBuffer       = 1 << 20       // a buffer up to this size is kept,
-	keepLarge        = time.Second   // a larger one for so long after it was needed
-	dead             = math.MaxInt64 // the value of Conn.load when nothing may be written any more
+	softLimit   = 256 << 10 // of gathered bytes
+	firstBuffer = 16 << 10
+	keepBuffer  = 1 << 20       // a buffer up to this size is kept,
+	keepLarge   = time.Second   // a larger one for so long after it was needed
+	dead        = math.MaxInt64 // the value of Conn.load when nothing may be written any more
 )
-
-// Options are the settings of a Conn. The zero value is the default.
-type Options struct {
-	// SoftLimit is the number of gathered bytes above which WaitRoom waits. Default 256 KiB.
-	SoftLimit int
-
-	// ReadAhead is the size of a buffer that Read fills with one system call and hands out in pieces. Default 0: none.
-	// It pays for large deliveries, since the driver reads 4 KiB at a time.
-	ReadAhead int
-}
 
 // Conn is a net.Conn that gathers what is written to it. See the package comment.
 //
 // Lock order: mu and deadlines.mu are never held together, and neither is held during I/O.
 type Conn struct {
 	nc   net.Conn
-	soft int64
 	load atomic.Int64  // bytes gathered and not yet written, or dead: what WaitRoom looks at
 	done chan struct{} // closed when the flusher has ended
 
@@ -47,7 +36,6 @@ type Conn struct {
 	err       error // why the connection is over; sticky
 
 	deadlines  deadlines
-	ahead      ahead
 	readFailed atomic.Bool
 
 	writtenBytes, sentBytes, heard atomic.Int64
@@ -57,16 +45,11 @@ var _ net.Conn = (*Conn)(nil)
 
 // New wraps nc, which the returned Conn owns from then on, and starts the flusher; Close or Kill must be called to end
 // it. For TLS, nc is the *tls.Conn, so that whole batches and not single messages become TLS records.
-func New(nc net.Conn, opt Options) *Conn {
+func New(nc net.Conn) *Conn {
 	c := &Conn{
 		nc:       nc,
-		soft:     int64(opt.SoftLimit),
 		done:     make(chan struct{}),
 		gathered: make([]byte, 0, firstBuffer),
-		ahead:    newAhead(opt.ReadAhead),
-	}
-	if c.soft <= 0 {
-		c.soft = defaultSoftLimit
 	}
 	c.wake.L = &c.mu
 	c.deadlines.init(nc)
@@ -92,11 +75,11 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WaitRoom returns nil as soon as no more than the soft limit is gathered. Otherwise it waits for that, for the end of
-// ctx (its error) or for the end of the connection (the error of Err). Room is not reserved: callers
-// that are let in together may exceed the limit by what each of them writes. When there is room ctx is not looked at.
+// WaitRoom returns nil as soon as no more than the soft limit of 256 KiB is gathered. Otherwise it waits for that, for the
+// end of ctx (its error) or for the end of the connection (the error of Err). Room is not reserved: callers that are let
+// in together may exceed the limit by what each of them writes. When there is room ctx is not looked at.
 func (c *Conn) WaitRoom(ctx context.Context) error {
-	for c.load.Load() > c.soft {
+	for c.load.Load() > softLimit {
 		room, err := c.awaitedRoom()
 		if err != nil {
 			return err
@@ -113,6 +96,10 @@ func (c *Conn) WaitRoom(ctx context.Context) error {
 	return nil
 }
 
+// HasRoom reports whether no more than the soft limit is gathered, and the connection is not over: WaitRoom would return
+// nil at once.
+func (c *Conn) HasRoom() bool { return c.load.Load() <= softLimit }
+
 // awaitedRoom returns the channel that is closed when there is room again, or nil when there is some since the caller
 // looked, or the reason why there never will be any.
 func (c *Conn) awaitedRoom() (<-chan struct{}, error) {
@@ -124,7 +111,7 @@ func (c *Conn) awaitedRoom() (<-chan struct{}, error) {
 	if c.closing {
 		return nil, net.ErrClosed
 	}
-	if c.room == nil && c.unsent > c.soft {
+	if c.room == nil && c.unsent > softLimit {
 		c.room = make(chan struct{})
 	}
 	return c.room, nil

@@ -41,7 +41,7 @@ func eachTransport(t *testing.T, fn func(t *testing.T, near, far net.Conn)) {
 func TestWritersKeepOrderAndContent(t *testing.T) {
 	const writers, frames = 8, 300
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		c.SetHeartbeat(time.Second)
 		var (
 			driver sync.Mutex // the driver serialises writes in the same way
@@ -85,34 +85,32 @@ func TestWritersKeepOrderAndContent(t *testing.T) {
 }
 
 func TestReadPassesBytesOn(t *testing.T) {
-	for _, ahead := range []int{0, 1, 100, 64 << 10} {
-		eachTransport(t, func(t *testing.T, near, far net.Conn) {
-			c := newConn(t, near, coalesce.Options{ReadAhead: ahead})
-			c.SetHeartbeat(time.Second)
-			go func() {
-				for i := range uint32(50) {
-					_, _ = far.Write(frame(1, i, int(i)*400))
-				}
-				far.Close()
-			}()
-			var (
-				got int
-				err error
-			)
-			within(t, patience, "reading all frames", func() { got, err = readFrames(c) })
-			require.NoError(t, err)
-			require.Equal(t, 50, got)
-			n, err := c.Read(make([]byte, 10))
-			require.Zero(t, n)
-			require.ErrorIs(t, err, io.EOF)
-		})
-	}
+	eachTransport(t, func(t *testing.T, near, far net.Conn) {
+		c := newConn(t, near)
+		c.SetHeartbeat(time.Second)
+		go func() {
+			for i := range uint32(50) {
+				_, _ = far.Write(frame(1, i, int(i)*400))
+			}
+			far.Close()
+		}()
+		var (
+			got int
+			err error
+		)
+		within(t, patience, "reading all frames", func() { got, err = readFrames(c) })
+		require.NoError(t, err)
+		require.Equal(t, 50, got)
+		n, err := c.Read(make([]byte, 10))
+		require.Zero(t, n)
+		require.ErrorIs(t, err, io.EOF)
+	})
 }
 
 func TestWritesAreGathered(t *testing.T) {
 	near, far := net.Pipe() // a write to a pipe lasts until the peer has read it
 	counted := &counting{Conn: near}
-	c := newConn(t, counted, coalesce.Options{})
+	c := newConn(t, counted)
 	const n = 1000
 	for range n {
 		_, err := c.Write(make([]byte, 10))
@@ -126,7 +124,7 @@ func TestLargeBuffersLeaveInChunks(t *testing.T) {
 	near, far := tcpPair(t)
 	largest := 0
 	counted := &counting{Conn: near, sizes: func(n int) { largest = max(largest, n) }}
-	c := newConn(t, counted, coalesce.Options{})
+	c := newConn(t, counted)
 	const size = 3 << 20
 	_, err := c.Write(make([]byte, size))
 	require.NoError(t, err)
@@ -137,18 +135,19 @@ func TestLargeBuffersLeaveInChunks(t *testing.T) {
 }
 
 func TestWaitRoom(t *testing.T) {
+	const limit = 256 << 10
 	setup := func(t *testing.T) (*coalesce.Conn, net.Conn) {
 		near, far := net.Pipe()
-		return newConn(t, near, coalesce.Options{SoftLimit: 1000}), far
+		return newConn(t, near), far
 	}
 	fill := func(t *testing.T, c *coalesce.Conn) {
-		_, err := c.Write(make([]byte, 1001))
+		_, err := c.Write(make([]byte, limit+1))
 		require.NoError(t, err)
 	}
 
 	t.Run("up to the limit there is room", func(t *testing.T) {
 		c, _ := setup(t)
-		_, err := c.Write(make([]byte, 1000))
+		_, err := c.Write(make([]byte, limit))
 		require.NoError(t, err)
 		require.NoError(t, c.WaitRoom(t.Context()))
 		require.True(t, c.HasRoom())
@@ -173,7 +172,7 @@ func TestWaitRoom(t *testing.T) {
 			require.FailNow(t, "did not wait", "%v", err)
 		case <-time.After(20 * time.Millisecond):
 		}
-		within(t, patience, "reading", func() { _, _ = io.ReadFull(far, make([]byte, 1001)) })
+		within(t, patience, "reading", func() { _, _ = io.ReadFull(far, make([]byte, limit+1)) })
 		within(t, patience, "WaitRoom", func() {
 			for range cap(failed) {
 				require.NoError(t, <-failed)
@@ -209,7 +208,7 @@ func TestWaitRoom(t *testing.T) {
 func TestWriteErrorIsFinal(t *testing.T) {
 	broken := errors.New("the cable is cut")
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, failing{near, broken}, coalesce.Options{})
+		c := newConn(t, failing{near, broken})
 		require.NoError(t, c.Err())
 		read := make(chan error, 1)
 		go func() {
@@ -241,7 +240,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 func TestLastWordsOfThePeerAreRead(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, failing{near, errors.New("the peer has hung up")}, coalesce.Options{})
+		c := newConn(t, failing{near, errors.New("the peer has hung up")})
 		c.SetHeartbeat(time.Second)
 		_, err := c.Write([]byte("x"))
 		require.NoError(t, err)
@@ -266,7 +265,7 @@ func TestLastWordsOfThePeerAreRead(t *testing.T) {
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	near, far := tcpPair(t)
 	drain(t, far)
-	c := newConn(t, near, coalesce.Options{})
+	c := newConn(t, near)
 	c.SetHeartbeat(10 * time.Second)
 	msg := make([]byte, 300)
 	allocs := testing.AllocsPerRun(20_000, func() {
@@ -278,7 +277,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	near, _ := tcpPair(t)
-	c := newConn(t, near, coalesce.Options{})
+	c := newConn(t, near)
 	require.Equal(t, near.LocalAddr(), c.LocalAddr())
 	require.Equal(t, near.RemoteAddr(), c.RemoteAddr())
 }

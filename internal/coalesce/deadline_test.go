@@ -22,7 +22,7 @@ func inBubble(t *testing.T, fn func(t *testing.T, c *coalesce.Conn, far net.Conn
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		c := coalesce.New(near, coalesce.Options{})
+		c := coalesce.New(near)
 		fn(t, c, far)
 		c.Kill()
 		require.NoError(t, c.Close())
@@ -363,7 +363,7 @@ func TestReadDeadlineIsMovedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		counted := &countingDeadlines{Conn: near}
-		c := coalesce.New(counted, coalesce.Options{})
+		c := coalesce.New(counted)
 		c.SetHeartbeat(beat)
 		go func() {
 			for range 10_000 {

@@ -106,7 +106,7 @@ func (c *Conn) written(n int) {
 		return
 	}
 	c.load.Store(c.unsent)
-	if c.unsent <= c.soft {
+	if c.unsent <= softLimit {
 		c.wakeWaiting()
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestLargeBuffersAreReleased(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	c := New(near, Options{})
+	c := New(near)
 	c.Kill()
 	require.NoError(t, c.Close())
 

@@ -84,9 +84,9 @@ func selfSigned(tb testing.TB) tls.Certificate {
 }
 
 // newConn wraps nc and kills it at the end of the test.
-func newConn(tb testing.TB, nc net.Conn, opt coalesce.Options) *coalesce.Conn {
+func newConn(tb testing.TB, nc net.Conn) *coalesce.Conn {
 	tb.Helper()
-	c := coalesce.New(nc, opt)
+	c := coalesce.New(nc)
 	tb.Cleanup(func() {
 		c.Kill()
 		require.NoError(tb, c.Close())

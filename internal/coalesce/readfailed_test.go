@@ -13,7 +13,7 @@ import (
 // Only a Read that failed counts: neither a failed write, before Read has told of it, nor a close.
 func TestReadFailed(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		go func() { _, _ = far.Write([]byte("x")) }()
 		_, err := c.Read(make([]byte, 1))
 		require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestReadFailed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, far := tcpPair(t)
-			c := newConn(t, near, coalesce.Options{})
+			c := newConn(t, near)
 			end(c, far)
 			var err error
 			within(t, patience, "reading", func() { _, err = c.Read(make([]byte, 1)) })

@@ -27,7 +27,7 @@ func fill(t *testing.T, c *coalesce.Conn) {
 
 func TestFrozenSocket(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, _ net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		c.SetHeartbeat(shortBeat)
 		took := within(t, 3*shortBeat+slack, "Read", func() {
 			_, err := c.Read(make([]byte, 1))
@@ -39,7 +39,7 @@ func TestFrozenSocket(t *testing.T) {
 
 func TestSocketThatTakesNothing(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, _ net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		c.SetHeartbeat(shortBeat)
 		fill(t, c)
 		within(t, 3*shortBeat+slack, "WaitRoom", func() {
@@ -50,7 +50,7 @@ func TestSocketThatTakesNothing(t *testing.T) {
 
 func TestBlockedSocket(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		c.SetHeartbeat(shortBeat)
 		fill(t, c)
 		c.SetBlocked(true)
@@ -66,7 +66,7 @@ func TestBlockedSocket(t *testing.T) {
 
 func TestKillIsImmediate(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		fill(t, c)
 		read := make(chan error, 1)
 		go func() {
@@ -88,7 +88,7 @@ func TestKillIsImmediate(t *testing.T) {
 
 func TestCloseIsBounded(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, _ net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		fill(t, c)
 		took := within(t, patience, "Close", func() {
 			done := make(chan error, 1)
@@ -104,7 +104,7 @@ func TestCloseIsBounded(t *testing.T) {
 func TestCloseOfAFullTLSConnIsBoundedWithoutTimers(t *testing.T) {
 	// The farewell of TLS has a limit of 5 s of its own; here it meets a socket that is full but for nothing gathered.
 	near, _ := tlsPair(t)
-	c := newConn(t, near, coalesce.Options{})
+	c := newConn(t, near)
 	raw := near.NetConn().(*net.TCPConn)
 	require.NoError(t, raw.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	_, err := raw.Write(make([]byte, 32<<20)) // what the peer makes of it does not matter: it does not read
@@ -117,7 +117,7 @@ func TestCloseOfAFullTLSConnIsBoundedWithoutTimers(t *testing.T) {
 func TestCloseOfAnIdleConnIsImmediate(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
 		drain(t, far)
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		c.SetHeartbeat(shortBeat)
 		took := within(t, patience, "Close", func() { require.NoError(t, c.Close()) })
 		require.Less(t, took, 900*time.Millisecond)
@@ -126,7 +126,7 @@ func TestCloseOfAnIdleConnIsImmediate(t *testing.T) {
 
 func TestCloseFlushes(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
-		c := newConn(t, near, coalesce.Options{})
+		c := newConn(t, near)
 		const frames = 2000
 		for i := range uint32(frames) {
 			_, err := c.Write(frame(0, i, 500))

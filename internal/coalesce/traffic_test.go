@@ -6,13 +6,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/warrenmq/warren/internal/coalesce"
 )
 
 func TestTraffic(t *testing.T) {
 	near, far := net.Pipe() // takes bytes when they are read
-	c := newConn(t, near, coalesce.Options{})
+	c := newConn(t, near)
 	_, err := c.Write(make([]byte, 1000))
 	require.NoError(t, err)
 	require.Equal(t, int64(1000), c.Written())

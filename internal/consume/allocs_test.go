@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,12 +51,16 @@ const (
 // delivered is what a message cost.
 type delivered struct{ allocs, acks float64 }
 
-// measureOn measures the messages after the first tenth.
-func measureOn(p *deliveringPeer, fn func()) delivered {
+// measure returns what a message costs while fn takes those after the first tenth.
+func measure(p *deliveringPeer, fn func()) delivered {
 	const n = scripted - scripted/10
-	before := p.acks.Load()
-	c := measure(n, fn)
-	return delivered{c.allocs, float64(p.acks.Load()-before) / n}
+	runtime.GC()
+	var before, after runtime.MemStats
+	acks := p.acks.Load()
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return delivered{float64(after.Mallocs-before.Mallocs) / n, float64(p.acks.Load()-acks) / n}
 }
 
 // deliverRaw returns what a delivery costs the driver used well: prefetch 100, and several messages acknowledged at once.
@@ -75,7 +80,7 @@ func deliverRaw(t *testing.T, headers amqp.Table, together int) delivered {
 		}
 	}
 	take(scripted / 10)
-	return measureOn(peer, func() { take(scripted - scripted/10) })
+	return measure(peer, func() { take(scripted - scripted/10) })
 }
 
 // deliverLoop returns what a message costs a Loop with prefetch 100.
@@ -108,7 +113,7 @@ func deliverLoop(t *testing.T, headers amqp.Table, cfg Config) delivered {
 	}
 	l := start(t, cfg)
 	waitFor(t, "warm", warm)
-	cost := measureOn(peer, func() {
+	cost := measure(peer, func() {
 		close(goOn)
 		waitFor(t, "last message", done)
 	})
