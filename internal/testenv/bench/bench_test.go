@@ -19,7 +19,7 @@ func TestEachRun(t *testing.T) {
 	for _, c := range []benchCase{
 		{path: "publish", queue: quorum, callers: 4, size: 256},
 		{path: "batch", queue: classic, callers: 1, size: 256},
-		{path: "consume", queue: quorum, callers: 2, size: 16, prefetch: 100, messages: 300},
+		{path: "consume", queue: quorum, callers: 2, size: 16, prefetch: 100, messages: 300, busy: 1},
 		{path: "subscribe", queue: quorum, callers: 1, size: 16, messages: 300},
 		{path: "call", queue: classic, callers: 2, size: 16},
 		{path: "call-fast", queue: classic, callers: 1, size: 16},

@@ -18,6 +18,7 @@ type benchCase struct {
 	prefetch int
 	messages int
 	link     string
+	busy     int // goroutines that compute beside it
 	target   target
 }
 
@@ -74,7 +75,8 @@ func longCases() (out []benchCase) {
 		out = append(out, benchCase{path: "publish", queue: quorum, callers: callers, size: 256})
 	}
 	for _, callers := range []int{1, 4, 16, 64, 256} {
-		out = append(out, benchCase{path: "call", queue: classic, callers: callers, size: 256})
+		out = append(out, benchCase{path: "call", queue: classic, callers: callers, size: 256},
+			benchCase{path: "call-fast", queue: classic, callers: callers, size: 256})
 	}
 	for _, workers := range []int{1, 4, 16} {
 		out = append(out, benchCase{path: "consume", queue: quorum, callers: workers, size: 256, prefetch: 100, messages: 15000})
@@ -90,6 +92,13 @@ func longCases() (out []benchCase) {
 		out = append(out, benchCase{path: "batch", queue: quorum, callers: 1, size: 256, link: link},
 			benchCase{path: "consume", queue: quorum, callers: 1, size: 256, prefetch: 100, messages: 5000, link: link},
 			benchCase{path: "call", queue: classic, callers: 16, size: 256, link: link})
+	}
+	for _, callers := range []int{1, 16, 128} {
+		out = append(out, benchCase{path: "publish", queue: quorum, callers: callers, size: 256, busy: 4},
+			benchCase{path: "call", queue: classic, callers: callers, size: 256, busy: 4})
+	}
+	for _, workers := range []int{1, 16} {
+		out = append(out, benchCase{path: "consume", queue: quorum, callers: workers, size: 256, prefetch: 100, messages: 2000, busy: 4})
 	}
 	for i := range out {
 		out[i].name = out[i].describe()

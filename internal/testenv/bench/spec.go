@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"runtime/pprof"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -34,6 +36,7 @@ type spec struct {
 	Size       int // of a body, in bytes
 	Prefetch   int
 	Messages   int // that a consumer finds
+	Busy       int // goroutines that compute beside it
 	For        time.Duration
 	Profile    string // file for a CPU profile, if any
 }
@@ -59,6 +62,7 @@ func (s spec) run(ctx context.Context) (figures, error) {
 	if f == nil {
 		return figures{}, errors.New("no such run")
 	}
+	defer s.compute()()
 	if s.Profile == "" {
 		return f(ctx, s)
 	}
@@ -72,6 +76,19 @@ func (s spec) run(ctx context.Context) (figures, error) {
 	found, err := f(ctx, s)
 	pprof.StopCPUProfile()
 	return found, errors.Join(err, file.Close())
+}
+
+// compute keeps the processors busy until the returned function is called.
+func (s spec) compute() (stop func()) {
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for range s.Busy {
+		wg.Go(func() {
+			for !over.Load() {
+			}
+		})
+	}
+	return func() { over.Store(true); wg.Wait() }
 }
 
 func (s spec) tls() *tls.Config {

@@ -117,7 +117,7 @@ func (s *stand) close() (err error) {
 func (s *stand) spec(c benchCase) spec {
 	s.queues++
 	out := spec{Path: c.path, URL: s.url, Queue: fmt.Sprintf("bench-%s-%d", s.name, s.queues), Classic: c.queue == amqp.QueueTypeClassic,
-		Callers: c.callers, Size: c.size, Prefetch: c.prefetch, Messages: c.messages, For: s.time}
+		Callers: c.callers, Size: c.size, Prefetch: c.prefetch, Messages: c.messages, Busy: c.busy, For: s.time}
 	switch c.link {
 	case linkTLS:
 		out.URL, out.CA = s.broker.TLSURL, s.ca
@@ -222,7 +222,7 @@ func command(ctx context.Context, s spec) (*exec.Cmd, error) {
 
 // server runs serve until the returned function is called.
 func server(ctx context.Context, s spec) (stop func() error, err error) {
-	s.Side, s.Path, s.Profile = raw, "serve", ""
+	s.Side, s.Path, s.Profile, s.Busy = raw, "serve", "", 0
 	cmd, err := command(ctx, s)
 	if err != nil {
 		return nil, err

@@ -79,6 +79,9 @@ func (c benchCase) describe() string {
 	if c.link != "" {
 		name += ", " + c.link
 	}
+	if c.busy > 0 {
+		name += fmt.Sprintf(", %d goroutines compute", c.busy)
+	}
 	return name
 }
 
