@@ -36,13 +36,10 @@ func TestEachRun(t *testing.T) {
 			t.Run(c.path+" "+side, func(t *testing.T) {
 				sp := s.spec(c)
 				sp.Side = side
-				remove, err := s.prepare(t.Context(), c, &sp)
-				require.NoError(t, err)
-				defer func() { require.NoError(t, remove()) }()
-				if c.path == "call" || c.path == "call-fast" {
-					server, err := serveOn(sp)
-					require.NoError(t, err)
-					defer func() { require.NoError(t, server.Close()) }()
+				require.NoError(t, s.prepare(t.Context(), sp))
+				defer func() { require.NoError(t, s.remove(sp)) }()
+				if sp.isCall() {
+					require.NoError(t, sp.serveOn(broker.Dial(t)))
 				}
 				f, err := sp.run(t.Context())
 				require.NoError(t, err)

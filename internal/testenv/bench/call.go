@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"sync"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/reconnect"
 	"github.com/warrenmq/warren/rpc"
 )
 
@@ -24,35 +24,31 @@ type rawCaller struct {
 	pending map[string]chan amqp.Delivery
 }
 
-func callPersistent(ctx context.Context, s spec) (figures, error) {
-	return callRaw(ctx, s, amqp.Persistent)
-}
-func callTransient(ctx context.Context, s spec) (figures, error) {
-	return callRaw(ctx, s, amqp.Transient)
+func callPersistent(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	return callRaw(ctx, s, conn, amqp.Persistent)
 }
 
-func callRaw(ctx context.Context, s spec, mode uint8) (figures, error) {
-	conn, err := s.dialRaw()
+func callTransient(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	return callRaw(ctx, s, conn, amqp.Transient)
+}
+
+func callRaw(ctx context.Context, s spec, conn *amqp.Connection, mode uint8) (figures, error) {
+	ch, err := conn.Channel()
 	if err != nil {
 		return figures{}, err
 	}
-	ch, err := conn.Channel()
-	if err != nil {
-		return figures{}, errors.Join(err, conn.Close())
-	}
 	replies, err := ch.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil)
 	if err != nil {
-		return figures{}, errors.Join(err, conn.Close())
+		return figures{}, err
 	}
 	c := &rawCaller{ch: ch, mode: mode, pending: map[string]chan amqp.Delivery{}}
 	go c.receive(replies)
 	body := make([]byte, s.Size)
-	f, err := s.calls(ctx, func(ctx context.Context) (int, error) {
+	return s.calls(ctx, func(ctx context.Context) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		return 1, c.call(ctx, s.Queue, body)
 	})
-	return f, errors.Join(err, conn.Close())
 }
 
 func (c *rawCaller) receive(replies <-chan amqp.Delivery) {
@@ -85,51 +81,37 @@ func (c *rawCaller) call(ctx context.Context, queue string, body []byte) error {
 	}
 }
 
-func callOurs(ctx context.Context, s spec) (figures, error) {
-	conn, err := s.dialOurs(ctx)
+func callOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	client, err := rpc.NewClient(conn, rpc.ClientConfig{})
 	if err != nil {
 		return figures{}, err
 	}
-	client, err := rpc.NewClient(conn, rpc.ClientConfig{})
-	if err != nil {
-		return figures{}, errors.Join(err, conn.Close(ctx))
-	}
 	body := make([]byte, s.Size)
-	f, err := s.calls(ctx, func(ctx context.Context) (int, error) {
+	return s.calls(ctx, func(ctx context.Context) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		_, err := client.Call(ctx, s.Queue, amqp.Publishing{ContentType: "application/json", Body: body})
 		return 1, err
 	})
-	return f, errors.Join(err, conn.Close(context.Background()))
 }
 
+// isCall reports whether a server must be there for the run.
+func (s spec) isCall() bool { return s.Path == "call" || s.Path == "call-fast" }
+
 // serve answers both sides' calls until its standard input is closed.
-func serve(_ context.Context, s spec) (figures, error) {
-	conn, err := serveOn(s)
-	if err != nil {
+func serve(_ context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	if err := s.serveOn(conn); err != nil {
 		return figures{}, err
 	}
 	_, _ = os.Stdin.Read(make([]byte, 1))
-	return figures{}, conn.Close()
+	return figures{}, nil
 }
 
 // serveOn is the least that a server can be, for as long as the connection lives.
-func serveOn(s spec) (*amqp.Connection, error) {
-	conn, err := s.dialRaw()
+func (s spec) serveOn(conn *amqp.Connection) error {
+	ch, in, err := s.deliveries(conn, window)
 	if err != nil {
-		return nil, err
-	}
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Qos(window, 0, false)
-	}
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	in, err := ch.Consume(s.Queue, "", false, false, false, false, nil)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return err
 	}
 	go func() {
 		for d := range in {
@@ -137,5 +119,5 @@ func serveOn(s spec) (*amqp.Connection, error) {
 			_ = d.Ack(false)
 		}
 	}()
-	return conn, nil
+	return nil
 }

@@ -21,7 +21,7 @@ type spread struct{ low, mid, high float64 }
 
 // compare runs the pairs of a case.
 func (s *stand) compare(ctx context.Context, c benchCase) (result, error) {
-	var rawSide, ourSide []figures
+	runs := map[string][]figures{}
 	for i := range s.pairs {
 		order := []string{raw, ours}
 		if i%2 == 1 {
@@ -32,24 +32,20 @@ func (s *stand) compare(ctx context.Context, c benchCase) (result, error) {
 			if err != nil {
 				return result{}, err
 			}
-			if side == raw {
-				rawSide = append(rawSide, f)
-			} else {
-				ourSide = append(ourSide, f)
-			}
+			runs[side] = append(runs[side], f)
 		}
 	}
 	ratio := func(of func(figures) float64) spread {
 		var v []float64
-		for i := range rawSide {
-			v = append(v, of(ourSide[i])/of(rawSide[i]))
+		for i := range s.pairs {
+			v = append(v, of(runs[ours][i])/of(runs[raw][i]))
 		}
 		return spreadOf(v)
 	}
 	return result{
 		rate: ratio(func(f figures) float64 { return f.Rate }), cpu: ratio(func(f figures) float64 { return f.CPU }),
 		p50: ratio(func(f figures) float64 { return f.P50 }), p99: ratio(func(f figures) float64 { return f.P99 }),
-		rawSide: medians(rawSide), ourSide: medians(ourSide),
+		rawSide: medians(runs[raw]), ourSide: medians(runs[ours]),
 	}, nil
 }
 
@@ -58,14 +54,13 @@ func (s *stand) once(ctx context.Context, c benchCase, side string) (f figures, 
 	sp := s.spec(c)
 	sp.Side = side
 	if s.profiles != "" {
-		sp.Profile = filepath.Join(s.profiles, strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(c.name)+"."+side+".pprof")
+		sp.Profile = filepath.Join(s.profiles, fileName.Replace(c.name)+"."+side+".pprof")
 	}
-	remove, err := s.prepare(ctx, c, &sp)
-	if err != nil {
+	defer func() { err = errors.Join(err, s.remove(sp)) }()
+	if err := s.prepare(ctx, sp); err != nil {
 		return f, fmt.Errorf("prepare: %w", err)
 	}
-	defer func() { err = errors.Join(err, remove()) }()
-	if strings.HasPrefix(c.path, "call") {
+	if sp.isCall() {
 		stop, err := server(ctx, sp)
 		if err != nil {
 			return f, err
@@ -75,7 +70,9 @@ func (s *stand) once(ctx context.Context, c benchCase, side string) (f figures, 
 	return process(ctx, sp)
 }
 
-// spreadOf returns NaN for what was not measured.
+var fileName = strings.NewReplacer(" ", "-", ",", "", ":", "", "/", "-")
+
+// spreadOf returns NaN for what was not measured: its ratios are 0 by 0.
 func spreadOf(v []float64) spread {
 	if slices.ContainsFunc(v, math.IsNaN) {
 		return spread{math.NaN(), math.NaN(), math.NaN()}

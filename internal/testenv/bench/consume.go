@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -15,87 +14,83 @@ import (
 // rawPrefetch is what the raw side takes where ours takes its default.
 const rawPrefetch = 100
 
-// consumeRaw takes messages on one channel, and acknowledges each by itself.
-func consumeRaw(ctx context.Context, s spec) (figures, error) {
-	conn, err := s.dialRaw()
-	if err != nil {
-		return figures{}, err
-	}
+// deliveries consumes the queue on a channel of its own.
+func (s spec) deliveries(conn *amqp.Connection, prefetch int) (*amqp.Channel, <-chan amqp.Delivery, error) {
 	ch, err := conn.Channel()
-	if err != nil {
-		return figures{}, errors.Join(err, conn.Close())
+	if err == nil {
+		err = ch.Qos(prefetch, 0, false)
 	}
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := ch.Consume(s.Queue, "", false, false, false, false, nil)
+	return ch, in, err
+}
+
+// consumeRaw takes messages on one channel, and acknowledges each by itself.
+func consumeRaw(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
 	prefetch := s.Prefetch
 	if prefetch == 0 {
 		prefetch = rawPrefetch
 	}
-	if err := ch.Qos(prefetch, 0, false); err != nil {
-		return figures{}, errors.Join(err, conn.Close())
-	}
-	in, err := ch.Consume(s.Queue, "", false, false, false, false, nil)
+	_, in, err := s.deliveries(conn, prefetch)
 	if err != nil {
-		return figures{}, errors.Join(err, conn.Close())
+		return figures{}, err
 	}
 	c := newCounter(s.Messages)
-	var wg sync.WaitGroup
 	for range s.Callers {
-		wg.Go(func() {
+		go func() { // until the connection is closed
 			for d := range in {
 				if d.Ack(false) != nil {
 					return
 				}
 				c.one()
 			}
-		})
+		}()
 	}
-	f, err := c.wait(ctx)
-	err = errors.Join(err, conn.Close())
-	wg.Wait()
-	return f, err
+	return c.wait(ctx)
 }
 
-// runner is what has a Run.
-type runner interface{ Run(context.Context) error }
-
-// consumeOurs runs a consumer until it has handled all messages.
-func consumeOurs(ctx context.Context, messages int, with func(handle workqueue.Handler) (runner, error)) (figures, error) {
-	c := newCounter(messages)
-	r, err := with(func(context.Context, amqp.Delivery) error { c.one(); return nil })
+func workOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	c := newCounter(s.Messages)
+	w, err := workqueue.NewWorker(conn, s.workQueue(), c.handle, workqueue.WorkerConfig{Concurrency: s.Callers, Prefetch: s.Prefetch})
 	if err != nil {
 		return figures{}, err
 	}
-	life, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- r.Run(life) }()
-	f, err := c.wait(ctx)
-	stop()
-	return f, errors.Join(err, <-done)
+	return during(ctx, w, c.wait)
 }
 
-func workOurs(ctx context.Context, s spec) (figures, error) {
-	conn, err := s.dialOurs(ctx)
+// subscribeOurs is a durable subscription with all defaults.
+func subscribeOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	c := newCounter(s.Messages)
+	sub, err := pubsub.NewSubscriber(conn, s.subscription(), c.handle, pubsub.SubscriberConfig{})
 	if err != nil {
 		return figures{}, err
 	}
-	f, err := consumeOurs(ctx, s.Messages, func(h workqueue.Handler) (runner, error) {
-		return workqueue.NewWorker(conn, s.workQueue(), h, workqueue.WorkerConfig{Concurrency: s.Callers, Prefetch: s.Prefetch})
-	})
-	return f, errors.Join(err, conn.Close(context.Background()))
+	return during(ctx, sub, c.wait)
 }
+
+// handle is a handler that does nothing else.
+func (c *counter) handle(context.Context, amqp.Delivery) error { c.one(); return nil }
 
 // workQueue is the queue of a run, which is there.
 func (s spec) workQueue() workqueue.Queue {
 	return workqueue.Queue{Name: s.Queue, Classic: s.Classic, Declare: reconnect.Skip}
 }
 
-// subscribeOurs is a durable subscription with all defaults.
-func subscribeOurs(ctx context.Context, s spec) (figures, error) {
-	conn, err := s.dialOurs(ctx)
-	if err != nil {
-		return figures{}, err
-	}
-	f, err := consumeOurs(ctx, s.Messages, func(h workqueue.Handler) (runner, error) {
-		return pubsub.NewSubscriber(conn, pubsub.Subscription{Exchange: pubsub.Exchange{Name: s.Exchange}, Queue: s.Queue}, h, pubsub.SubscriberConfig{})
-	})
-	return f, errors.Join(err, conn.Close(context.Background()))
+func (s spec) subscription() pubsub.Subscription {
+	return pubsub.Subscription{Exchange: pubsub.Exchange{Name: s.Exchange}, Queue: s.Queue}
+}
+
+// during runs a consumer while f measures. f's context ends when the consumer fails.
+func during(ctx context.Context, consumer interface{ Run(context.Context) error }, f func(context.Context) (figures, error)) (figures, error) {
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		defer stop()
+		done <- consumer.Run(ctx)
+	}()
+	found, err := f(ctx)
+	stop()
+	return found, errors.Join(err, <-done)
 }

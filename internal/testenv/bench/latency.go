@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/reconnect"
 	"github.com/warrenmq/warren/workqueue"
 )
 
@@ -33,7 +33,7 @@ func (t *trips) receive(body []byte) {
 	if len(t.times) == t.want {
 		return
 	}
-	t.times = append(t.times, float64(time.Now().UnixNano()-int64(binary.BigEndian.Uint64(body)))/1e3)
+	t.times = append(t.times, float64(time.Since(sentAt(body)).Nanoseconds())/1e3)
 	if len(t.times) == t.want {
 		close(t.done)
 	}
@@ -59,29 +59,18 @@ func (t *trips) run(ctx context.Context, s spec, publish func(body []byte) error
 	}
 }
 
-// latencyRaw publishes and consumes on two connections.
-func latencyRaw(ctx context.Context, s spec) (figures, error) {
-	c, closing, err := s.rawChannel()
+// latencyRaw publishes and consumes on two connections, as ours does.
+func latencyRaw(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	c, err := s.rawChannel(conn)
 	if err != nil {
 		return figures{}, err
 	}
-	conn, err := s.dialRaw()
-	if err != nil {
-		return figures{}, errors.Join(err, closing())
-	}
-	f, err := latencyOn(ctx, s, c, conn)
-	return f, errors.Join(err, conn.Close(), closing())
-}
-
-func latencyOn(ctx context.Context, s spec, c *rawChannel, conn *amqp.Connection) (figures, error) {
-	ch, err := conn.Channel()
+	consuming, err := s.dialRaw()
 	if err != nil {
 		return figures{}, err
 	}
-	if err := ch.Qos(rawPrefetch, 0, false); err != nil {
-		return figures{}, err
-	}
-	in, err := ch.Consume(s.Queue, "", false, false, false, false, nil)
+	defer consuming.Close()
+	_, in, err := s.deliveries(consuming, rawPrefetch)
 	if err != nil {
 		return figures{}, err
 	}
@@ -95,13 +84,8 @@ func latencyOn(ctx context.Context, s spec, c *rawChannel, conn *amqp.Connection
 	return t.run(ctx, s, c.publish)
 }
 
-func latencyOurs(ctx context.Context, s spec) (figures, error) {
-	conn, err := s.dialOurs(ctx)
-	if err != nil {
-		return figures{}, err
-	}
-	defer conn.Close(context.Background())
-	producer, err := workqueue.NewProducer(conn, s.workQueue(), publisherDefaults)
+func latencyOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	producer, err := workqueue.NewProducer(conn, s.workQueue(), reconnect.PublisherConfig{})
 	if err != nil {
 		return figures{}, err
 	}
@@ -111,10 +95,16 @@ func latencyOurs(ctx context.Context, s spec) (figures, error) {
 	if err != nil {
 		return figures{}, err
 	}
-	life, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- worker.Run(life) }()
-	f, err := t.run(ctx, s, func(body []byte) error { return producer.Publish(ctx, amqp.Publishing{Body: body}) })
-	stop()
-	return f, errors.Join(err, <-done)
+	return during(ctx, worker, func(ctx context.Context) (figures, error) {
+		return t.run(ctx, s, func(body []byte) error { return producer.Publish(ctx, amqp.Publishing{Body: body}) })
+	})
 }
+
+// stamped returns a body with the time in it, and sentAt that time.
+func stamped(size int, now time.Time) []byte {
+	body := make([]byte, max(size, 8))
+	binary.BigEndian.PutUint64(body, uint64(now.UnixNano()))
+	return body
+}
+
+func sentAt(body []byte) time.Time { return time.Unix(0, int64(binary.BigEndian.Uint64(body))) }

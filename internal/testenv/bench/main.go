@@ -2,7 +2,7 @@
 // costs as ratios of what the driver costs when it is used well by hand.
 //
 //	bench [-run regexp] [-pairs 7] [-for 500ms] [-o file] [-profiles dir]   the short form, under five minutes
-//	bench -long ...   with more callers, sizes and links, and how cost grows
+//	bench -long ...   instead of these, one thing varied at a time: callers, sizes, links; and how cost grows
 //
 // Each run is a process of its own that does one thing on one side: a pair is a run of each, raw first and then ours, the next
 // pair the other way round. What is printed is the median of the pairs' ratios with their quartiles; of allocations, bytes
@@ -13,16 +13,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"regexp"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -53,7 +53,7 @@ type options struct {
 
 func parse() (options, error) {
 	var o options
-	flag.BoolVar(&o.long, "long", false, "more callers, sizes and links, and how cost grows")
+	flag.BoolVar(&o.long, "long", false, "instead of the short form: other callers, sizes and links, and how cost grows")
 	only := flag.String("run", "", "only the cases whose name matches this regexp")
 	flag.IntVar(&o.pairs, "pairs", 7, "pairs a case")
 	flag.DurationVar(&o.time, "for", 500*time.Millisecond, "how long a run measures")
@@ -79,45 +79,34 @@ func parent(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	began := time.Now()
-	var table strings.Builder
-	fmt.Fprintf(&table, "RabbitMQ %s, %s, %s/%s, %d cores shared by broker and client, %d pairs.\n\n", s.broker.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), o.pairs)
-	head(&table)
-	fmt.Print(table.String())
-	for _, c := range cases(o.long) {
-		if !o.only.MatchString(c.name) {
+	var table bytes.Buffer
+	if err := s.tables(ctx, io.MultiWriter(&table, os.Stdout)); err != nil {
+		return err
+	}
+	fmt.Printf("\nin %.0f s\n", time.Since(began).Seconds())
+	if o.out == "" {
+		return nil
+	}
+	return os.WriteFile(o.out, table.Bytes(), 0o644)
+}
+
+// tables measures all that is asked for, and writes each line as soon as it is known.
+func (s *stand) tables(ctx context.Context, out io.Writer) error {
+	fmt.Fprintf(out, "RabbitMQ %s, %s, %s/%s, %d cores shared by broker and client, %d pairs.\n\n",
+		s.broker.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), s.pairs)
+	head(out)
+	for _, c := range cases(s.long) {
+		if !s.only.MatchString(c.name) {
 			continue
 		}
 		r, err := s.compare(ctx, c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		line := row(c, r)
-		fmt.Print(line)
-		table.WriteString(line)
+		fmt.Fprint(out, row(c, r))
 	}
-	if o.long {
-		if err := s.growth(ctx, &table); err != nil {
-			return err
-		}
+	if s.long {
+		return s.growth(ctx, out)
 	}
-	fmt.Printf("\nin %.0f s\n", time.Since(began).Seconds())
-	if o.out == "" {
-		return nil
-	}
-	return os.WriteFile(o.out, []byte(table.String()), 0o644)
-}
-
-// childArg makes this program one run, whose spec comes on standard input and whose figures go to standard output.
-const childArg = "child"
-
-func child(ctx context.Context) error {
-	var s spec
-	if err := json.NewDecoder(os.Stdin).Decode(&s); err != nil {
-		return err
-	}
-	f, err := s.run(ctx)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", s.Side, s.Path, err)
-	}
-	return json.NewEncoder(os.Stdout).Encode(f)
+	return nil
 }

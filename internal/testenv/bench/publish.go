@@ -22,30 +22,26 @@ var errUnconfirmed = errors.New("not confirmed")
 // rawChannel is the driver used well by hand: one channel with confirms that all share, publishing under a lock, waiting
 // outside of it, messages persistent and mandatory.
 type rawChannel struct {
-	s    spec
-	ch   *amqp.Channel
-	body []byte
-	mu   sync.Mutex
+	ch    *amqp.Channel
+	queue string
+	body  []byte
+	mu    sync.Mutex
 }
 
-func (s spec) rawChannel() (*rawChannel, func() error, error) {
-	conn, err := s.dialRaw()
-	if err != nil {
-		return nil, nil, err
-	}
+func (s spec) rawChannel(conn *amqp.Connection) (*rawChannel, error) {
 	ch, err := conn.Channel()
 	if err == nil {
 		err = ch.Confirm(false)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, conn.Close())
+		return nil, err
 	}
 	go func() {
 		for range ch.NotifyReturn(make(chan amqp.Return, 1)) {
 			panic("a message was returned")
 		}
 	}()
-	return &rawChannel{s: s, ch: ch, body: make([]byte, s.Size)}, conn.Close, nil
+	return &rawChannel{ch: ch, queue: s.Queue, body: make([]byte, s.Size)}, nil
 }
 
 func (c *rawChannel) send(body []byte) (*amqp.DeferredConfirmation, error) {
@@ -56,7 +52,7 @@ func (c *rawChannel) send(body []byte) (*amqp.DeferredConfirmation, error) {
 	msg := amqp.Publishing{MessageId: id.String(), Timestamp: time.Now(), DeliveryMode: amqp.Persistent, Body: body}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ch.PublishWithDeferredConfirm("", c.s.Queue, true, false, msg)
+	return c.ch.PublishWithDeferredConfirm("", c.queue, true, false, msg)
 }
 
 func (c *rawChannel) publish(body []byte) error {
@@ -87,60 +83,54 @@ func (c *rawChannel) batch(n int) error {
 	return nil
 }
 
-func publishRaw(ctx context.Context, s spec) (figures, error) {
-	c, closing, err := s.rawChannel()
+func publishRaw(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	c, err := s.rawChannel(conn)
 	if err != nil {
 		return figures{}, err
 	}
-	f, err := s.calls(ctx, func(context.Context) (int, error) { return 1, c.publish(c.body) })
-	return f, errors.Join(err, closing())
+	return s.calls(ctx, func(context.Context) (int, error) { return 1, c.publish(c.body) })
 }
 
-func batchRaw(ctx context.Context, s spec) (figures, error) {
-	c, closing, err := s.rawChannel()
-	if err != nil {
-		return figures{}, err
-	}
-	f, err := s.calls(ctx, func(context.Context) (int, error) { return batchSize, c.batch(batchSize) })
-	f.P50, f.P99 = 0, 0
-	return f, errors.Join(err, closing())
-}
-
-// publisherDefaults are what ours is measured with.
-var publisherDefaults reconnect.PublisherConfig
-
-// publisher is ours.
-func (s spec) publisher(ctx context.Context) (*reconnect.Publisher, func() error, error) {
-	conn, err := s.dialOurs(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := conn.NewPublisher(publisherDefaults)
-	return p, func() error { return conn.Close(context.Background()) }, err
-}
-
-func publishOurs(ctx context.Context, s spec) (figures, error) {
-	p, closing, err := s.publisher(ctx)
+func publishOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	p, err := conn.NewPublisher(reconnect.PublisherConfig{})
 	if err != nil {
 		return figures{}, err
 	}
 	body := make([]byte, s.Size)
-	f, err := s.calls(ctx, func(ctx context.Context) (int, error) {
+	return s.calls(ctx, func(ctx context.Context) (int, error) {
 		return 1, p.Publish(ctx, "", s.Queue, amqp.Publishing{Body: body})
 	})
-	return f, errors.Join(err, closing())
 }
 
-func batchOurs(ctx context.Context, s spec) (figures, error) {
-	p, closing, err := s.publisher(ctx)
+func batchRaw(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	c, err := s.rawChannel(conn)
 	if err != nil {
 		return figures{}, err
 	}
-	batch := make([]reconnect.Message, batchSize)
-	for i := range batch {
-		batch[i] = reconnect.Message{Key: s.Queue, Publishing: amqp.Publishing{Body: make([]byte, s.Size)}}
+	return s.batches(ctx, func(context.Context) error { return c.batch(batchSize) })
+}
+
+func batchOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	p, err := conn.NewPublisher(reconnect.PublisherConfig{})
+	if err != nil {
+		return figures{}, err
 	}
-	f, err := s.calls(ctx, func(ctx context.Context) (int, error) { return batchSize, p.PublishBatch(ctx, batch) })
+	batch := s.batchOf(batchSize)
+	return s.batches(ctx, func(ctx context.Context) error { return p.PublishBatch(ctx, batch) })
+}
+
+// batches measures publish, which publishes batchSize messages. How long such a call takes says no more than the rate does.
+func (s spec) batches(ctx context.Context, publish func(context.Context) error) (figures, error) {
+	f, err := s.calls(ctx, func(ctx context.Context) (int, error) { return batchSize, publish(ctx) })
 	f.P50, f.P99 = 0, 0
-	return f, errors.Join(err, closing())
+	return f, err
+}
+
+func (s spec) batchOf(n int) []reconnect.Message {
+	body := make([]byte, s.Size)
+	batch := make([]reconnect.Message, n)
+	for i := range batch {
+		batch[i] = reconnect.Message{Key: s.Queue, Publishing: amqp.Publishing{Body: body}}
+	}
+	return batch
 }

@@ -2,24 +2,20 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
 	"github.com/warrenmq/warren/workqueue"
 )
 
-// How often the connections are cut, how long they live before that, in measured times of a run, how many publish, and how
-// long the raw side waits before it dials again.
 const (
 	cuts       = 3
-	calm       = 6
+	calm       = 6 // before each cut, in measured times of a run
 	publishers = 4
-	redial     = 100 * time.Millisecond
+	redial     = 100 * time.Millisecond // what the raw side waits before it dials again
 )
 
 // watch notes, after each cut, the first confirmed publish that began later, and the first delivery of such a message.
@@ -43,19 +39,10 @@ func (w *watch) saw(began time.Time, at *time.Time) {
 
 func (w *watch) publishedAt(began time.Time) { w.saw(began, &w.published) }
 
-func (w *watch) deliveredBody(body []byte) {
-	w.saw(time.Unix(0, int64(binary.BigEndian.Uint64(body))), &w.delivered)
-}
-
-// body has the time in it.
-func stamped(size int, now time.Time) []byte {
-	body := make([]byte, max(size, 8))
-	binary.BigEndian.PutUint64(body, uint64(now.UnixNano()))
-	return body
-}
+func (w *watch) deliveredBody(body []byte) { w.saw(sentAt(body), &w.delivered) }
 
 // rounds cuts the connections again and again; the figures are the medians of the times to publish and to deliver.
-func (w *watch) rounds(ctx context.Context, s spec, proxy *testenv.FaultProxy) (f figures, err error) {
+func (w *watch) rounds(ctx context.Context, s spec) (f figures, err error) {
 	var published, delivered []float64
 	for range cuts {
 		select {
@@ -66,7 +53,7 @@ func (w *watch) rounds(ctx context.Context, s spec, proxy *testenv.FaultProxy) (
 		w.mu.Lock()
 		w.cut, w.published, w.delivered, w.both = time.Now(), time.Time{}, time.Time{}, make(chan struct{})
 		w.mu.Unlock()
-		proxy.Cut()
+		s.proxy.Cut()
 		select {
 		case <-w.both:
 		case <-ctx.Done():
@@ -80,13 +67,7 @@ func (w *watch) rounds(ctx context.Context, s spec, proxy *testenv.FaultProxy) (
 }
 
 // recoverRaw dials again by hand, after a pause, for publishing and for consuming.
-func recoverRaw(ctx context.Context, s spec) (f figures, err error) {
-	proxy, err := testenv.NewProxy(s.URL)
-	if err != nil {
-		return f, err
-	}
-	defer proxy.Close()
-	s.URL = proxy.URL()
+func recoverRaw(ctx context.Context, s spec) (figures, error) {
 	var w watch
 	life, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -101,31 +82,48 @@ func recoverRaw(ctx context.Context, s spec) (f figures, err error) {
 			}
 		})
 	}
-	f, err = w.rounds(ctx, s, proxy)
+	f, err := w.rounds(ctx, s)
 	stop()
 	wg.Wait()
 	return f, err
 }
 
 func publishUntilLost(ctx context.Context, s spec, w *watch) error {
-	c, closing, err := s.rawChannel()
+	conn, err := s.dialRaw()
 	if err != nil {
 		return err
 	}
+	defer conn.Close()
+	c, err := s.rawChannel(conn)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	s.publishAll(ctx, w, func(body []byte) error {
+		err := c.publish(body)
+		if err != nil {
+			stop()
+		}
+		return err
+	})
+	return nil
+}
+
+// publishAll publishes until ctx ends.
+func (s spec) publishAll(ctx context.Context, w *watch, publish func(body []byte) error) {
 	var wg sync.WaitGroup
 	for range publishers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
-				if c.publish(stamped(s.Size, began)) != nil {
-					return
+				if publish(stamped(s.Size, began)) == nil {
+					w.publishedAt(began)
 				}
-				w.publishedAt(began)
 			}
 		})
 	}
 	wg.Wait()
-	return closing()
 }
 
 func consumeUntilLost(ctx context.Context, s spec, w *watch) error {
@@ -133,17 +131,11 @@ func consumeUntilLost(ctx context.Context, s spec, w *watch) error {
 	if err != nil {
 		return err
 	}
+	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	ch, err := conn.Channel()
+	_, in, err := s.deliveries(conn, rawPrefetch)
 	if err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	if err := ch.Qos(rawPrefetch, 0, false); err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	in, err := ch.Consume(s.Queue, "", false, false, false, false, nil)
-	if err != nil {
-		return errors.Join(err, conn.Close())
+		return err
 	}
 	for d := range in {
 		w.deliveredBody(d.Body)
@@ -153,44 +145,26 @@ func consumeUntilLost(ctx context.Context, s spec, w *watch) error {
 }
 
 // recoverOurs leaves it to the defaults.
-func recoverOurs(ctx context.Context, s spec) (f figures, err error) {
-	proxy, err := testenv.NewProxy(s.URL)
+func recoverOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
+	producer, err := workqueue.NewProducer(conn, s.workQueue(), reconnect.PublisherConfig{})
 	if err != nil {
-		return f, err
-	}
-	defer proxy.Close()
-	s.URL = proxy.URL()
-	conn, err := s.dialOurs(ctx)
-	if err != nil {
-		return f, err
-	}
-	defer conn.Close(context.Background())
-	producer, err := workqueue.NewProducer(conn, s.workQueue(), publisherDefaults)
-	if err != nil {
-		return f, err
+		return figures{}, err
 	}
 	var w watch
 	worker, err := workqueue.NewWorker(conn, s.workQueue(), func(_ context.Context, d amqp.Delivery) error { w.deliveredBody(d.Body); return nil },
 		workqueue.WorkerConfig{Prefetch: rawPrefetch})
 	if err != nil {
-		return f, err
+		return figures{}, err
 	}
-	life, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	var ended error
-	wg.Go(func() { ended = worker.Run(life) })
-	for range publishers {
+	return during(ctx, worker, func(ctx context.Context) (figures, error) {
+		life, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
 		wg.Go(func() {
-			for life.Err() == nil {
-				began := time.Now()
-				if producer.Publish(life, amqp.Publishing{Body: stamped(s.Size, began)}) == nil {
-					w.publishedAt(began)
-				}
-			}
+			s.publishAll(life, &w, func(body []byte) error { return producer.Publish(life, amqp.Publishing{Body: body}) })
 		})
-	}
-	f, err = w.rounds(ctx, s, proxy)
-	stop()
-	wg.Wait()
-	return f, errors.Join(err, ended)
+		f, err := w.rounds(ctx, s)
+		stop()
+		wg.Wait()
+		return f, err
+	})
 }

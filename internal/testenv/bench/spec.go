@@ -2,20 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"io"
-	"log/slog"
 	"os"
 	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/warrenmq/warren/reconnect"
+	"github.com/warrenmq/warren/internal/testenv"
 )
 
 // The two sides of a pair.
@@ -39,22 +33,27 @@ type spec struct {
 	Busy       int // goroutines that compute beside it
 	For        time.Duration
 	Profile    string // file for a CPU profile, if any
+
+	proxy *testenv.FaultProxy // see proxied
 }
 
+// runFunc does one thing on one side.
+type runFunc func(context.Context, spec) (figures, error)
+
 // paths are what a run can do, by the names of both sides' functions for it.
-var paths = map[string]map[string]func(context.Context, spec) (figures, error){
-	"publish":   {raw: publishRaw, ours: publishOurs},
-	"batch":     {raw: batchRaw, ours: batchOurs},
-	"consume":   {raw: consumeRaw, ours: workOurs},
-	"subscribe": {raw: consumeRaw, ours: subscribeOurs},
-	"call":      {raw: callPersistent, ours: callOurs},
-	"call-fast": {raw: callTransient, ours: callOurs},
-	"latency":   {raw: latencyRaw, ours: latencyOurs},
-	"serve":     {raw: serve},
-	"idle":      {raw: idleRaw, ours: idleOurs},
-	"inflight":  {raw: inFlightRaw, ours: inFlightOurs},
-	"recover":   {raw: recoverRaw, ours: recoverOurs},
-	"topology":  {ours: topologyOurs},
+var paths = map[string]map[string]runFunc{
+	"publish":   {raw: onRaw(publishRaw), ours: onOurs(publishOurs)},
+	"batch":     {raw: onRaw(batchRaw), ours: onOurs(batchOurs)},
+	"consume":   {raw: onRaw(consumeRaw), ours: onOurs(workOurs)},
+	"subscribe": {raw: onRaw(consumeRaw), ours: onOurs(subscribeOurs)},
+	"call":      {raw: onRaw(callPersistent), ours: onOurs(callOurs)},
+	"call-fast": {raw: onRaw(callTransient), ours: onOurs(callOurs)},
+	"serve":     {raw: onRaw(serve)},
+	"latency":   {raw: onRaw(latencyRaw), ours: onOurs(latencyOurs)},
+	"idle":      {raw: onRaw(idleRaw), ours: onOurs(idleOurs)},
+	"inflight":  {raw: proxied(inFlightRaw), ours: proxied(inFlightOurs)},
+	"recover":   {raw: proxied(recoverRaw), ours: proxied(onOurs(recoverOurs))},
+	"topology":  {ours: proxied(onOurs(topologyOurs))},
 }
 
 func (s spec) run(ctx context.Context) (figures, error) {
@@ -89,23 +88,4 @@ func (s spec) compute() (stop func()) {
 		})
 	}
 	return func() { over.Store(true); wg.Wait() }
-}
-
-func (s spec) tls() *tls.Config {
-	if s.CA == "" {
-		return nil
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM([]byte(s.CA))
-	return &tls.Config{RootCAs: pool}
-}
-
-// dialRaw connects with the driver alone.
-func (s spec) dialRaw() (*amqp.Connection, error) {
-	return amqp.DialConfig(s.URL, amqp.Config{TLSClientConfig: s.tls()})
-}
-
-// dialOurs connects with defaults.
-func (s spec) dialOurs(ctx context.Context) (*reconnect.Conn, error) {
-	return reconnect.Dial(ctx, s.URL, reconnect.Config{Name: "bench", TLS: s.tls(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }

@@ -1,29 +1,25 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/testenv"
 	"github.com/warrenmq/warren/internal/testenv/provide"
-	"github.com/warrenmq/warren/pubsub"
+	"github.com/warrenmq/warren/reconnect"
 )
 
-// runTime bounds a run's process, and the start of the broker.
-const runTime = 2 * time.Minute
+// startTime bounds the start of the broker.
+const startTime = 2 * time.Minute
 
 // delay is what a run over a slow link waits each way.
 const delay = 5 * time.Millisecond
@@ -55,7 +51,7 @@ func newStand(ctx context.Context, o options) (_ *stand, err error) {
 	if s.provider, err = provide.New(kind); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, runTime)
+	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	if err = s.start(ctx); err != nil {
 		return nil, err
@@ -116,8 +112,11 @@ func (s *stand) close() (err error) {
 // spec is what both sides of a case are told.
 func (s *stand) spec(c benchCase) spec {
 	s.queues++
-	out := spec{Path: c.path, URL: s.url, Queue: fmt.Sprintf("bench-%s-%d", s.name, s.queues), Classic: c.queue == amqp.QueueTypeClassic,
+	out := spec{Path: c.path, URL: s.url, Queue: fmt.Sprintf("bench-%s-%d", s.name, s.queues), Classic: c.queue == classic,
 		Callers: c.callers, Size: c.size, Prefetch: c.prefetch, Messages: c.messages, Busy: c.busy, For: s.time}
+	if c.path == "subscribe" {
+		out.Exchange = out.Queue + "-x"
+	}
 	switch c.link {
 	case linkTLS:
 		out.URL, out.CA = s.broker.TLSURL, s.ca
@@ -127,117 +126,58 @@ func (s *stand) spec(c benchCase) spec {
 	return out
 }
 
-// prepare makes the queue of a run with the messages that it finds, and returns what deletes it.
-func (s *stand) prepare(ctx context.Context, c benchCase, sp *spec) (remove func() error, err error) {
-	ch, err := s.conn.Channel()
-	if err != nil {
-		return nil, err
+// prepare makes the queue of a run with the messages that it finds.
+func (s *stand) prepare(ctx context.Context, sp spec) error {
+	declare := s.declare
+	if sp.Exchange != "" {
+		declare = s.subscribe
 	}
-	defer ch.Close()
-	if c.path == "subscribe" {
-		sp.Exchange = sp.Queue + "-x"
-		err = s.subscribe(ctx, *sp)
-	} else {
-		args := amqp.Table{amqp.QueueTypeArg: c.queue}
-		if c.path == "publish" || c.path == "batch" {
-			args["x-max-length"] = 1000
-		}
-		_, err = ch.QueueDeclare(sp.Queue, true, false, false, false, args)
+	if err := declare(ctx, sp); err != nil || sp.Messages == 0 {
+		return err
 	}
-	if err == nil && c.messages > 0 {
-		err = s.fill(*sp)
-	}
-	return func() error { return s.remove(*sp) }, err
-}
-
-// fill publishes what a consumer finds, and some more, since a prefetch goes on for a moment.
-func (s *stand) fill(sp spec) error {
-	sp.URL, sp.CA = s.url, ""
-	c, closing, err := sp.rawChannel()
+	c, err := sp.rawChannel(s.conn)
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.batch(sp.Messages+sp.Messages/5), closing())
+	// Some more, since a prefetch goes on for a moment.
+	return errors.Join(c.batch(sp.Messages+sp.Messages/5), c.ch.Close())
+}
+
+func (s *stand) declare(_ context.Context, sp spec) error {
+	args := amqp.Table{amqp.QueueTypeArg: quorum}
+	if sp.Classic {
+		args[amqp.QueueTypeArg] = classic
+	}
+	if sp.Path == "publish" || sp.Path == "batch" { // nobody consumes
+		args["x-max-length"] = 1000
+	}
+	ch, err := s.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer ch.Close()
+	_, err = ch.QueueDeclare(sp.Queue, true, false, false, false, args)
+	return err
 }
 
 func (s *stand) subscribe(ctx context.Context, sp spec) error {
-	sp.URL, sp.CA = s.url, ""
-	conn, err := sp.dialOurs(ctx)
+	conn, err := spec{URL: s.url}.dialOurs(ctx)
 	if err != nil {
 		return err
 	}
-	err = conn.Declare(ctx, pubsub.Subscription{Exchange: pubsub.Exchange{Name: sp.Exchange}, Queue: sp.Queue}.Topology())
-	return errors.Join(err, conn.Close(ctx))
+	return errors.Join(conn.Declare(ctx, sp.subscription().Topology()), conn.Close(ctx))
 }
 
+// remove deletes what prepare has made of a run.
 func (s *stand) remove(sp spec) error {
 	ch, err := s.conn.Channel()
 	if err != nil {
 		return err
 	}
 	defer ch.Close()
-	for _, queue := range []string{sp.Queue, sp.Queue + ".dlq"} {
-		if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
-			return err
-		}
+	made := reconnect.Topology{Queues: []reconnect.Queue{{Name: sp.Queue}}}
+	if sp.Exchange != "" {
+		made = sp.subscription().Topology()
 	}
-	if sp.Exchange == "" {
-		return nil
-	}
-	return ch.ExchangeDelete(sp.Exchange, false, false)
-}
-
-// process is a run in a process of its own.
-func process(ctx context.Context, s spec) (f figures, err error) {
-	ctx, cancel := context.WithTimeout(ctx, runTime)
-	defer cancel()
-	cmd, err := command(ctx, s)
-	if err != nil {
-		return f, err
-	}
-	said, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return f, fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
-	}
-	if err == nil {
-		err = json.Unmarshal(said, &f)
-	}
-	return f, err
-}
-
-func command(ctx context.Context, s spec) (*exec.Cmd, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	told, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, program, childArg)
-	cmd.Stdin = strings.NewReader(string(told))
-	return cmd, nil
-}
-
-// server runs serve until the returned function is called.
-func server(ctx context.Context, s spec) (stop func() error, err error) {
-	s.Side, s.Path, s.Profile, s.Busy = raw, "serve", "", 0
-	cmd, err := command(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	told := cmd.Stdin
-	cmd.Stdin = nil
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	buffer := new(bytes.Buffer)
-	_, _ = buffer.ReadFrom(told)
-	_, err = in.Write(buffer.Bytes())
-	return func() error { return errors.Join(in.Close(), cmd.Wait()) }, err
+	return remove(ch, made)
 }
