@@ -73,7 +73,7 @@ func writeCalls() float64 {
 	return n
 }
 
-// mostTimes is how many calls of one caller are timed without growing a slice.
+// mostTimes is how many calls, of all callers, are timed without growing a slice.
 const mostTimes = 1 << 17
 
 // calls has so many callers call f, for a while that warms up and then for the measured time. f returns how many messages
@@ -126,26 +126,24 @@ func quantiles(v []float64) (p50, p99 float64) {
 
 // counter measures a consumer: from the tenth part of the messages on, so that no start is in it, to the last.
 type counter struct {
-	n, from, to atomic.Int64
-	began       mark
-	out         figures
-	done        chan struct{}
+	n        atomic.Int64
+	from, to int64
+	began    mark
+	out      figures
+	done     chan struct{}
 }
 
 func newCounter(messages int) *counter {
-	c := &counter{done: make(chan struct{})}
-	c.from.Store(int64(messages / 10))
-	c.to.Store(int64(messages))
-	return c
+	return &counter{from: int64(messages / 10), to: int64(messages), done: make(chan struct{})}
 }
 
 // one counts a message, and may be called at the same time.
 func (c *counter) one() {
 	switch n := c.n.Add(1); n {
-	case c.from.Load():
+	case c.from:
 		c.began = now()
-	case c.to.Load():
-		c.out = c.began.since(int(n - c.from.Load()))
+	case c.to:
+		c.out = c.began.since(int(n - c.from))
 		close(c.done)
 	}
 }
