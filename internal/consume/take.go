@@ -132,12 +132,13 @@ const timeUp why = -1
 
 // receive returns the next delivery. Before it waits for one it tells the settler.
 func (g *generation) receive(s *spell, wait <-chan time.Time) (d amqp.Delivery, end why) {
-	d, end, any := g.poll(s)
-	if any {
-		return d, end
-	}
-	g.out.idle()
 	var ok bool
+	select {
+	case d, ok = <-s.deliveries:
+		return d, g.received(s, d, ok)
+	default:
+		g.out.idle()
+	}
 	select {
 	case d, ok = <-s.deliveries:
 		return d, g.received(s, d, ok)
@@ -145,16 +146,6 @@ func (g *generation) receive(s *spell, wait <-chan time.Time) (d amqp.Delivery, 
 		return d, halted
 	case <-wait:
 		return d, timeUp
-	}
-}
-
-// poll is receive without waiting; any is false when there is nothing.
-func (g *generation) poll(s *spell) (d amqp.Delivery, end why, any bool) {
-	select {
-	case d, ok := <-s.deliveries:
-		return d, g.received(s, d, ok), true
-	default:
-		return d, goOn, false
 	}
 }
 
