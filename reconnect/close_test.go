@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/internal/testenv/peer"
 )
 
 func TestCloseIsIdempotentAndFinal(t *testing.T) {
@@ -233,7 +234,8 @@ func TestCloseDuringTheFirstDial(t *testing.T) {
 func TestCloseWhileThePeerHangsUp(t *testing.T) {
 	conn, _ := dialed(t, "amqp://guest:guest@127.0.0.1:1", Config{Heartbeat: time.Hour,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return pipeTo(&confirmingPeer{rude: true}), nil
+			client, _ := peer.Pipe(func(_ *peer.Peer, f peer.Frame) bool { return f.Method() != [2]uint16{10, 50} })
+			return client, nil
 		}})
 	require.NoError(t, conn.Ping(within(t, 10*time.Second)))
 	require.NoError(t, conn.Close(within(t, 10*time.Second)))

@@ -1,10 +1,8 @@
 package reconnect
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"io"
 	"net"
 	"testing"
 	"time"
@@ -15,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/warrenmq/warren/internal/testenv/peer"
 )
 
 // Against a peer that allocates nothing, a publish costs at most two allocations more than the driver's own with the same
@@ -93,111 +93,31 @@ func publishAllocs(t *testing.T, cfg Config, ctx context.Context, msg amqp.Publi
 	return one, batched
 }
 
-// pipeToPeer returns one end of a pipe whose other end speaks enough AMQP to confirm what is published.
-func pipeToPeer() net.Conn { return pipeTo(&confirmingPeer{}) }
-
-func pipeTo(p *confirmingPeer) net.Conn {
-	client, server := net.Pipe()
-	p.conn = server
-	go func() {
-		defer server.Close()
-		var preface [8]byte
-		if _, err := io.ReadFull(server, preface[:]); err != nil {
-			return
+// pipeToPeer returns one end of a pipe whose other end confirms what is published on its one channel.
+func pipeToPeer() net.Conn {
+	var tag, left uint64 // of the messages; bytes that are still to come of one
+	client, _ := peer.Pipe(func(p *peer.Peer, f peer.Frame) bool {
+		switch f.Kind {
+		case peer.Method:
+			if f.Method() == [2]uint16{85, 10} { // confirm.select
+				tag = 0
+				return p.Send(f.Channel, 85, 11, nil)
+			}
+			return true
+		case peer.Header:
+			left = binary.BigEndian.Uint64(f.Payload[4:])
+		case peer.Body:
+			left -= uint64(len(f.Payload))
+		default:
+			return true // a heartbeat
 		}
-		p.send(0, 10, 10, start())
-		for p.step() {
+		if left > 0 {
+			return true
 		}
-	}()
-	return undated{client}
-}
-
-// undated has no deadlines: setting one of a pipe allocates, of a socket it does not.
-type undated struct{ net.Conn }
-
-func (undated) SetDeadline(time.Time) error      { return nil }
-func (undated) SetReadDeadline(time.Time) error  { return nil }
-func (undated) SetWriteDeadline(time.Time) error { return nil }
-
-// confirmingPeer is the broker's side of a connection. Once it is set up it allocates nothing.
-type confirmingPeer struct {
-	conn    net.Conn
-	in, out [4096]byte
-	tag     uint64
-	body    uint64 // bytes that are still to come of the message
-	rude    bool   // answers connection.close by hanging up
-}
-
-// step takes one frame and answers it; it reports whether another will come.
-func (p *confirmingPeer) step() bool {
-	if _, err := io.ReadFull(p.conn, p.in[:7]); err != nil {
-		return false
-	}
-	kind, channel, size := p.in[0], binary.BigEndian.Uint16(p.in[1:]), binary.BigEndian.Uint32(p.in[3:])
-	frame := p.in[:size+1]
-	if _, err := io.ReadFull(p.conn, frame); err != nil {
-		return false
-	}
-	switch kind {
-	case 1:
-		return p.method(channel, binary.BigEndian.Uint16(frame), binary.BigEndian.Uint16(frame[2:]))
-	case 2:
-		p.body = binary.BigEndian.Uint64(frame[4:])
-	case 3:
-		p.body -= uint64(size)
-	default:
-		return true // a heartbeat
-	}
-	if p.body > 0 {
-		return true
-	}
-	p.tag++
-	var ack [9]byte
-	binary.BigEndian.PutUint64(ack[:], p.tag)
-	return p.send(channel, 60, 80, ack[:])
-}
-
-func (p *confirmingPeer) method(channel, class, id uint16) bool {
-	switch [2]uint16{class, id} {
-	case [2]uint16{10, 11}: // start-ok: tune
-		return p.send(0, 10, 30, []byte{7, 255, 0, 2, 0, 0, 0x0e, 0x10})
-	case [2]uint16{10, 40}: // open
-		return p.send(0, 10, 41, []byte{0})
-	case [2]uint16{10, 50}: // close
-		if !p.rude {
-			p.send(0, 10, 51, nil)
-		}
-		return false
-	case [2]uint16{20, 10}: // channel.open
-		return p.send(channel, 20, 11, []byte{0, 0, 0, 0})
-	case [2]uint16{20, 40}:
-		return p.send(channel, 20, 41, nil)
-	case [2]uint16{85, 10}: // confirm.select
-		p.tag = 0
-		return p.send(channel, 85, 11, nil)
-	}
-	return true // tune-ok, publish
-}
-
-// send writes a method frame.
-func (p *confirmingPeer) send(channel, class, id uint16, args []byte) bool {
-	out := append(p.out[:0], 1)
-	out = binary.BigEndian.AppendUint16(out, channel)
-	out = binary.BigEndian.AppendUint32(out, uint32(4+len(args)))
-	out = binary.BigEndian.AppendUint16(out, class)
-	out = binary.BigEndian.AppendUint16(out, id)
-	out = append(append(out, args...), 0xce)
-	_, err := p.conn.Write(out)
-	return err == nil
-}
-
-// start is the arguments of connection.start: version 0-9, no properties, PLAIN, en_US.
-func start() []byte {
-	var b bytes.Buffer
-	b.Write([]byte{0, 9, 0, 0, 0, 0})
-	for _, s := range []string{"PLAIN", "en_US"} {
-		b.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s))))
-		b.WriteString(s)
-	}
-	return b.Bytes()
+		tag++
+		var ack [9]byte
+		binary.BigEndian.PutUint64(ack[:], tag)
+		return p.Send(f.Channel, 60, 80, ack[:])
+	})
+	return client
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,9 +13,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
-	"github.com/warrenmq/warren/internal/testenv"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/internal/testenv/peer"
 )
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -65,7 +66,7 @@ func measure(p *deliveringPeer, fn func()) delivered {
 
 // deliverRaw returns what a delivery costs the driver used well: prefetch 100, and several messages acknowledged at once.
 func deliverRaw(t *testing.T, headers amqp.Table, together int) delivered {
-	conn, peer := openPeer(t, headers)
+	conn, from := openPeer(t, headers)
 	defer conn.Close()
 	ch, err := conn.Channel()
 	require.NoError(t, err)
@@ -80,12 +81,12 @@ func deliverRaw(t *testing.T, headers amqp.Table, together int) delivered {
 		}
 	}
 	take(scripted / 10)
-	return measure(peer, func() { take(scripted - scripted/10) })
+	return measure(from, func() { take(scripted - scripted/10) })
 }
 
 // deliverLoop returns what a message costs a Loop with prefetch 100.
 func deliverLoop(t *testing.T, headers amqp.Table, cfg Config) delivered {
-	conn, peer := openPeer(t, headers)
+	conn, from := openPeer(t, headers)
 	defer conn.Close()
 	var n int
 	warm, goOn, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -113,7 +114,7 @@ func deliverLoop(t *testing.T, headers amqp.Table, cfg Config) delivered {
 	}
 	l := start(t, cfg)
 	waitFor(t, "warm", warm)
-	cost := measure(peer, func() {
+	cost := measure(from, func() {
 		close(goOn)
 		waitFor(t, "last message", done)
 	})
@@ -123,44 +124,24 @@ func deliverLoop(t *testing.T, headers amqp.Table, cfg Config) delivered {
 
 // openPeer returns a connection to a broker that has so many messages with these headers in every queue.
 func openPeer(t *testing.T, headers amqp.Table) (*amqp.Connection, *deliveringPeer) {
-	client, server := net.Pipe()
-	p := &deliveringPeer{conn: server, headers: headers}
-	p.acked.L = &p.mu
+	d := &deliveringPeer{headers: headers}
+	d.acked.L = &d.mu
+	client, over := peer.Pipe(d.handle)
 	go func() {
-		defer server.Close()
-		var preface [8]byte
-		if _, err := io.ReadFull(server, preface[:]); err != nil {
-			return
-		}
-		p.send(0, 10, 10, startArgs())
-		for p.step() {
-		}
-		p.mu.Lock()
-		p.over = true
-		p.mu.Unlock()
-		p.acked.Broadcast()
+		<-over
+		d.mu.Lock()
+		d.over = true
+		d.mu.Unlock()
+		d.acked.Broadcast()
 	}()
-	conn, err := amqp.Open(undated{client}, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{}}, Heartbeat: time.Hour, Locale: "en_US", FrameSize: 131072})
+	conn, err := amqp.Open(client, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{}}, Heartbeat: time.Hour, Locale: "en_US", FrameSize: 131072})
 	require.NoError(t, err)
-	return conn, p
+	return conn, d
 }
 
-// undated has no deadlines: setting one of a pipe allocates, of a socket it does not.
-type undated struct{ net.Conn }
-
-func (undated) SetDeadline(time.Time) error      { return nil }
-func (undated) SetReadDeadline(time.Time) error  { return nil }
-func (undated) SetWriteDeadline(time.Time) error { return nil }
-
-// deliveringPeer is the broker's side of a connection. Once it is set up it allocates nothing.
+// deliveringPeer delivers, as the prefetch and acknowledgements let it.
 type deliveringPeer struct {
-	conn    net.Conn
-	in      [4096]byte
-	headers amqp.Table
-
-	writing sync.Mutex
-	out     [4096]byte
-
+	headers  amqp.Table
 	prefetch atomic.Uint32
 	acks     atomic.Int64
 
@@ -204,94 +185,45 @@ func message(headers amqp.Table, consumer string) (frames []byte, tagAt int) {
 }
 
 // deliver sends the messages, as many at a time as the prefetch says.
-func (p *deliveringPeer) deliver(consumer string, noAck bool) {
-	frames, tagAt := message(p.headers, consumer)
+func (d *deliveringPeer) deliver(p *peer.Peer, consumer string, noAck bool) {
+	frames, tagAt := message(d.headers, consumer)
 	for tag := uint64(1); tag <= scripted; tag++ {
-		p.mu.Lock()
-		for !noAck && !p.over && tag > p.done+uint64(p.prefetch.Load()) {
-			p.acked.Wait()
+		d.mu.Lock()
+		for !noAck && !d.over && tag > d.done+uint64(d.prefetch.Load()) {
+			d.acked.Wait()
 		}
-		over := p.over
-		p.mu.Unlock()
-		if over {
-			return
-		}
-		p.writing.Lock()
+		over := d.over
+		d.mu.Unlock()
 		binary.BigEndian.PutUint64(frames[tagAt:], tag)
-		_, err := p.conn.Write(frames)
-		p.writing.Unlock()
-		if err != nil {
+		if over || !p.SendFrames(frames) {
 			return
 		}
 	}
 }
 
-// step takes one frame and answers it; it reports whether another will come.
-func (p *deliveringPeer) step() bool {
-	if _, err := io.ReadFull(p.conn, p.in[:7]); err != nil {
-		return false
+func (d *deliveringPeer) handle(p *peer.Peer, f peer.Frame) bool {
+	if f.Kind != peer.Method {
+		return true
 	}
-	kind, channel, size := p.in[0], binary.BigEndian.Uint16(p.in[1:]), binary.BigEndian.Uint32(p.in[3:])
-	frame := p.in[:size+1]
-	if _, err := io.ReadFull(p.conn, frame); err != nil {
-		return false
-	}
-	if kind != 1 {
-		return true // a heartbeat
-	}
-	args := frame[4:]
-	switch [2]uint16{binary.BigEndian.Uint16(frame), binary.BigEndian.Uint16(frame[2:])} {
-	case [2]uint16{10, 11}: // start-ok: tune
-		return p.send(0, 10, 30, []byte{7, 255, 0, 2, 0, 0, 0x0e, 0x10})
-	case [2]uint16{10, 40}: // open
-		return p.send(0, 10, 41, []byte{0})
-	case [2]uint16{10, 50}: // close
-		p.send(0, 10, 51, nil)
-		return false
-	case [2]uint16{20, 10}: // channel.open
-		return p.send(channel, 20, 11, []byte{0, 0, 0, 0})
-	case [2]uint16{20, 40}:
-		return p.send(channel, 20, 41, nil)
+	args := f.Payload[4:]
+	switch f.Method() {
 	case [2]uint16{60, 10}: // qos
-		p.prefetch.Store(uint32(binary.BigEndian.Uint16(args[4:])))
-		return p.send(channel, 60, 11, nil)
+		d.prefetch.Store(uint32(binary.BigEndian.Uint16(args[4:])))
+		return p.Send(f.Channel, 60, 11, nil)
 	case [2]uint16{60, 20}: // consume: ticket, queue, tag, flags
 		rest := args[2+1+int(args[2]):]
 		consumer, flags := string(rest[1:1+int(rest[0])]), rest[1+int(rest[0])]
-		ok := p.send(channel, 60, 21, rest[:1+len(consumer)])
-		go p.deliver(consumer, flags&2 != 0)
+		ok := p.Send(f.Channel, 60, 21, rest[:1+len(consumer)])
+		go d.deliver(p, consumer, flags&2 != 0)
 		return ok
 	case [2]uint16{60, 30}: // cancel
-		return p.send(channel, 60, 31, args[:1+int(args[0])])
+		return p.Send(f.Channel, 60, 31, args[:1+int(args[0])])
 	case [2]uint16{60, 80}: // ack
-		p.acks.Add(1)
-		p.mu.Lock()
-		p.done = max(p.done, binary.BigEndian.Uint64(args))
-		p.mu.Unlock()
-		p.acked.Broadcast()
+		d.acks.Add(1)
+		d.mu.Lock()
+		d.done = max(d.done, binary.BigEndian.Uint64(args))
+		d.mu.Unlock()
+		d.acked.Broadcast()
 	}
 	return true
-}
-
-// send writes a method frame.
-func (p *deliveringPeer) send(channel, class, id uint16, args []byte) bool {
-	p.writing.Lock()
-	defer p.writing.Unlock()
-	out := append(p.out[:0], 1)
-	out = binary.BigEndian.AppendUint16(out, channel)
-	out = binary.BigEndian.AppendUint32(out, uint32(4+len(args)))
-	out = binary.BigEndian.AppendUint16(out, class)
-	out = binary.BigEndian.AppendUint16(out, id)
-	out = append(append(out, args...), 0xce)
-	_, err := p.conn.Write(out)
-	return err == nil
-}
-
-// startArgs is the arguments of connection.start: version 0-9, no properties, PLAIN, en_US.
-func startArgs() []byte {
-	b := []byte{0, 9, 0, 0, 0, 0}
-	for _, s := range []string{"PLAIN", "en_US"} {
-		b = append(binary.BigEndian.AppendUint32(b, uint32(len(s))), s...)
-	}
-	return b
 }

@@ -14,7 +14,7 @@ import (
 // What is accepted here must be accepted by the driver, and must be as large on the wire as was computed.
 
 func TestSizeIsTheDrivers(t *testing.T) {
-	p := newPeer(t)
+	d := newDriver(t)
 	for name, msg := range map[string]amqp.Publishing{
 		"empty":         {},
 		"properties":    full(255),
@@ -31,7 +31,7 @@ func TestSizeIsTheDrivers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, Publishing("e", "k", &msg, Limits{}))
-			require.Equal(t, p.encoded(t, "e", "k", msg), computed(&msg))
+			require.Equal(t, d.encoded(t, "e", "k", msg), computed(&msg))
 		})
 	}
 }
@@ -58,7 +58,7 @@ func FuzzPublishing(f *testing.F) {
 		}
 		f.Add(seed)
 	}
-	p := newPeer(f)
+	d := newDriver(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		g := messages.New(data)
 		msg := g.Message()
@@ -68,7 +68,7 @@ func FuzzPublishing(f *testing.F) {
 			return
 		}
 		require.NoError(t, msg.Headers.Validate())
-		require.Equal(t, p.encoded(t, exchange, key, msg), computed(&msg))
+		require.Equal(t, d.encoded(t, exchange, key, msg), computed(&msg))
 	})
 }
 
