@@ -65,6 +65,9 @@ type RelayConfig struct {
 	Lease time.Duration
 }
 
+// chunk is how many rows are fetched, and sent, together: so that one half of a Batch is sent while the other is deleted.
+func (cfg RelayConfig) chunk() int { return (cfg.Batch + 1) / 2 }
+
 // Defaults of a RelayConfig.
 const (
 	defaultBatch           = 1000

@@ -102,9 +102,9 @@ func (t *term) fetch(sweep bool) (rows []*outgoing, full bool, err error) {
 	start := time.Now()
 	var s sighting
 	if byState {
-		rows, err = t.query(&s, queryTimeout, t.sql.byState, t.inFlight.all(), t.relay.cfg.Batch, fresh)
+		rows, err = t.query(&s, queryTimeout, t.sql.byState, t.inFlight.all(), t.relay.cfg.chunk(), fresh)
 	} else {
-		rows, err = t.query(&s, quickTimeout, t.sql.byCursor, due.with(t.tracker.missing()), t.relay.cfg.Batch, t.tracker.cursor)
+		rows, err = t.query(&s, quickTimeout, t.sql.byCursor, due.with(t.tracker.missing()), t.relay.cfg.chunk(), t.tracker.cursor)
 	}
 	if err != nil {
 		return nil, false, err
@@ -140,7 +140,7 @@ func (t *term) query(s *sighting, within time.Duration, sql string, args ...any)
 		if err != nil {
 			return err
 		}
-		rows, err = s.read(found, t.relay.cfg.Batch)
+		rows, err = s.read(found, t.relay.cfg.chunk())
 		return err
 	})
 	return rows, err

@@ -65,7 +65,7 @@ func (t *term) upkeep() error {
 		return err
 	}
 	wait := slices.Min(append(next, t.relay.cfg.PollInterval))
-	if moved == maxReleased || len(due) == t.relay.cfg.Batch {
+	if moved == maxReleased || len(due) == t.relay.cfg.chunk() {
 		wait = 0
 	}
 	t.plan = plan{next: time.Now().Add(wait), due: due}
@@ -87,7 +87,7 @@ func (t *term) move(ctx context.Context, conn *pgx.Conn, due dueRows) (moved int
 	}
 	b.Queue(t.sql.nextRelease).QueryRow(soon)
 	b.Queue(t.sql.nextRetry).QueryRow(soon)
-	b.Queue(t.sql.dueRetries, t.inFlight.all(), t.relay.cfg.Batch).Query(func(rows pgx.Rows) error {
+	b.Queue(t.sql.dueRetries, t.inFlight.all(), t.relay.cfg.chunk()).Query(func(rows pgx.Rows) error {
 		var id int64
 		var attempts int
 		_, err := pgx.ForEachRow(rows, []any{&id, &attempts}, func() error { due[id] = attempts; return nil })
