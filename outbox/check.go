@@ -111,6 +111,9 @@ func (o *Outbox) check(m *Message, now time.Time) error {
 		wire.Publishing(m.Exchange, m.Key, &m.Publishing, wire.Limits{MaxBody: o.cfg.MaxBody}),
 		checkID(m.MessageId),
 	}
+	if m.Exchange == "" && m.Key == "" && !hasCopies(m.Headers) {
+		faults = append(faults, fault("Exchange, Key", "both empty: no queue can get it, the default exchange routes by the name of one"))
+	}
 	if m.UserId != "" {
 		faults = append(faults, fault("UserId", "not empty: it would have to be the user of the relay's connection"))
 	}
@@ -124,6 +127,19 @@ func (o *Outbox) check(m *Message, now time.Time) error {
 		return err // headers that contain themselves end here
 	}
 	return checkTexts(m)
+}
+
+// hasCopies reports whether the headers CC or BCC name further keys: then there is a way without one.
+func hasCopies(headers amqp.Table) bool {
+	for _, name := range []string{"CC", "BCC"} {
+		keys, _ := headers[name].([]any)
+		for _, key := range keys {
+			if key, _ := key.(string); key != "" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // checkID accepts an id that is the same when it has been a uuid in between.

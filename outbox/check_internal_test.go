@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/propagation"
@@ -18,7 +19,7 @@ import (
 )
 
 func publishing(change func(*amqp.Publishing)) Message {
-	var m Message
+	m := Message{Key: "k"}
 	change(&m.Publishing)
 	return m
 }
@@ -75,7 +76,10 @@ func TestFaults(t *testing.T) {
 		"too late":             {Message{NotBefore: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, "NotBefore: after the year 9999"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := box.entries([]Message{{}, tt.msg}, nil)
+			if tt.msg.Exchange == "" && tt.msg.Key == "" {
+				tt.msg.Key = "k"
+			}
+			_, err := box.entries([]Message{{Key: "k"}, tt.msg}, nil)
 			require.ErrorContains(t, err, "message 1: "+tt.want)
 			require.NotContains(t, err.Error(), "message 0")
 			require.True(t, isPermanent(err))
@@ -83,11 +87,35 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestWithoutADestination: a message that no exchange could ever route is refused by every way in, named by its fields, and
+// before anything is said to the database. What the Publisher is given is another thing: there the broker's answer is at hand.
+func TestWithoutADestination(t *testing.T) {
+	box, err := New(nil, Config{})
+	require.NoError(t, err)
+	copies := func(name string, to ...any) Message {
+		return Message{Publishing: amqp.Publishing{Headers: amqp.Table{name: to}}}
+	}
+	for name, m := range map[string]Message{
+		"nothing": {}, "a body": {JSON: 1}, "a lane": {OrderingKey: "k"}, "a time": {NotBefore: time.Now().Add(time.Hour)},
+		"no copies": copies("CC"), "copies to nowhere": copies("BCC", ""), "another header": copies("cc", "q"),
+	} {
+		err := box.EnqueueBatch(new(pgx.Batch), Message{Key: "k"}, m)
+		require.ErrorContains(t, err, "message 1: Exchange, Key: both empty", name)
+		require.True(t, isPermanent(err), name)
+		require.NotContains(t, err.Error(), "message 0", name)
+	}
+	for name, m := range map[string]Message{
+		"a queue": {Key: "q"}, "an exchange that needs no key": {Exchange: "e"}, "copies": copies("CC", "", "q"), "hidden copies": copies("BCC", "q"),
+	} {
+		require.NoError(t, box.EnqueueBatch(new(pgx.Batch), m), name)
+	}
+}
+
 // TestAllFaultsAtOnce names every message, up to a limit that keeps the error readable.
 func TestAllFaultsAtOnce(t *testing.T) {
 	box, err := New(nil, Config{})
 	require.NoError(t, err)
-	_, err = box.entries([]Message{{Key: "\x00"}, {}, {Exchange: "\xff", JSON: math.NaN(), Publishing: amqp.Publishing{UserId: "x"}}}, nil)
+	_, err = box.entries([]Message{{Key: "\x00"}, {Key: "k"}, {Exchange: "\xff", JSON: math.NaN(), Publishing: amqp.Publishing{UserId: "x"}}}, nil)
 	for _, want := range []string{"message 0: Key: ", "message 2: JSON: ", "Exchange: ", "UserId: "} {
 		require.ErrorContains(t, err, want)
 	}
@@ -106,15 +134,15 @@ func TestAccepted(t *testing.T) {
 	box, err := New(nil, Config{MaxBody: -1})
 	require.NoError(t, err)
 	for name, m := range map[string]Message{
-		"nothing":        {},
+		"nothing else":   {Key: "k"},
 		"bytes":          header([]byte{0, 0xff}),
 		"every kind":     publishing(func(p *amqp.Publishing) { p.Headers = everyKind() }),
 		"255 bytes":      {Exchange: strings.Repeat("x", 255), Key: strings.Repeat("y", 255), OrderingKey: strings.Repeat("z", 255)},
 		"any body":       publishing(func(p *amqp.Publishing) { p.Body = make([]byte, 17<<20) }),
 		"a v4 id":        publishing(func(p *amqp.Publishing) { p.MessageId = uuid.New().String() }),
-		"always due":     {NotBefore: time.Date(-10000, 1, 1, 0, 0, 0, 0, time.UTC)},
-		"last due":       {NotBefore: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)},
-		"JSON of a type": {JSON: []int{}, Publishing: amqp.Publishing{ContentType: "application/vnd.shop+json"}},
+		"always due":     {Key: "k", NotBefore: time.Date(-10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"last due":       {Key: "k", NotBefore: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)},
+		"JSON of a type": {Key: "k", JSON: []int{}, Publishing: amqp.Publishing{ContentType: "application/vnd.shop+json"}},
 	} {
 		_, err := box.entries([]Message{m}, nil)
 		require.NoError(t, err, name)
@@ -134,7 +162,7 @@ func TestConfig(t *testing.T) {
 	require.NoError(t, err)
 	for _, err := range []error{
 		box.Migrate(t.Context()), box.Requeue(t.Context(), uuid.New()), box.Discard(t.Context(), uuid.New()),
-		box.InTx(t.Context(), nil), box.Enqueue(t.Context(), nil, Message{}), box.EnqueueBatch(nil, Message{}),
+		box.InTx(t.Context(), nil), box.Enqueue(t.Context(), nil, Message{Key: "k"}), box.EnqueueBatch(nil, Message{Key: "k"}),
 	} {
 		require.Error(t, err)
 	}
@@ -167,7 +195,7 @@ func TestRoundRobin(t *testing.T) {
 	require.NoError(t, err)
 	seen := map[int]int{}
 	for range 6 {
-		entries, err := box.entries(make([]Message, 5), nil)
+		entries, err := box.entries(somewhere(5), nil)
 		require.NoError(t, err)
 		for _, e := range entries {
 			require.Equal(t, entries[0].lane, e.lane)
@@ -185,6 +213,7 @@ func TestTrace(t *testing.T) {
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
 	ctx := trace.ContextWithSpanContext(context.Background(), span)
 	stored := func(m Message) amqp.Table {
+		m.Key = "k"
 		entries, err := box.entries([]Message{m}, box.traceOf(ctx))
 		require.NoError(t, err)
 		table, err := headers.Parse([]byte(*entries[0].headers))

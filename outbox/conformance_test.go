@@ -141,7 +141,7 @@ func conformKept(t *testing.T, w way, pool *pgxpool.Pool) {
 	}}
 	x := w.begin(t, box)
 	before := time.Now().Add(-time.Minute)
-	require.NoError(t, x.enqueue(full, Message{}, Message{JSON: map[string]int{"id": 42}}))
+	require.NoError(t, x.enqueue(full, Message{Key: "k"}, Message{Key: "k", JSON: map[string]int{"id": 42}}))
 	require.NoError(t, x.commit())
 
 	got := laneMessages(t, box, 0)
@@ -184,7 +184,7 @@ func conformOrder(t *testing.T, w way, pool *pgxpool.Pool) {
 func conformRollback(t *testing.T, w way, pool *pgxpool.Pool) {
 	box := conformBox(t, pool, 1)
 	x := w.begin(t, box)
-	require.NoError(t, x.enqueue(Message{}))
+	require.NoError(t, x.enqueue(Message{Key: "k"}))
 	require.NoError(t, x.rollback())
 	require.Empty(t, laneRows(t, box, 0))
 }
@@ -192,18 +192,18 @@ func conformRollback(t *testing.T, w way, pool *pgxpool.Pool) {
 func conformStatements(t *testing.T, w way, pool *pgxpool.Pool) {
 	box := conformBox(t, pool, 4)
 	x := w.begin(t, box)
-	msgs := make([]Message, 1000)
+	msgs := somewhere(1000)
 	for i := range msgs {
 		msgs[i].OrderingKey = fmt.Sprint("key ", i%50)
 	}
 	require.NoError(t, x.enqueue(msgs...))
 	require.Equal(t, 4, x.statements())
 	for i := range msgs {
-		msgs[i] = Message{NotBefore: time.Now().Add(time.Hour), OrderingKey: fmt.Sprint(i)}
+		msgs[i] = Message{Key: "k", NotBefore: time.Now().Add(time.Hour), OrderingKey: fmt.Sprint(i)}
 	}
 	require.NoError(t, x.enqueue(msgs...))
 	require.Equal(t, 5, x.statements(), "one for whatever is sent later")
-	require.NoError(t, x.enqueue(make([]Message, 1000)...))
+	require.NoError(t, x.enqueue(somewhere(1000)...))
 	require.Equal(t, 6, x.statements(), "messages without a key stay together")
 	require.NoError(t, x.commit())
 
@@ -231,10 +231,10 @@ func conformFault(t *testing.T, w way, pool *pgxpool.Pool) {
 	box := conformBox(t, pool, 1)
 	x := w.begin(t, box)
 	for _, bad := range []Message{
-		{Key: "a\x00b"}, {Key: "a\xffb"}, {Key: strings.Repeat("k", 256)}, {Publishing: amqp.Publishing{MessageId: "1"}},
-		{Publishing: amqp.Publishing{Headers: amqp.Table{"a": []any{"\x00"}}}},
+		{}, {JSON: 1}, {Key: "a\x00b"}, {Key: "a\xffb"}, {Key: strings.Repeat("k", 256)}, {Key: "k", Publishing: amqp.Publishing{MessageId: "1"}},
+		{Key: "k", Publishing: amqp.Publishing{Headers: amqp.Table{"a": []any{"\x00"}}}},
 	} {
-		err := x.enqueue(Message{}, bad, Message{})
+		err := x.enqueue(Message{Key: "k"}, bad, Message{Key: "k"})
 		require.ErrorContains(t, err, "message 1: ")
 		require.True(t, isPermanent(err))
 	}
@@ -250,7 +250,7 @@ func conformLater(t *testing.T, w way, pool *pgxpool.Pool) {
 	box := conformBox(t, pool, 4)
 	at := time.Now().Add(time.Hour).Truncate(time.Microsecond).Add(1) // one nanosecond more than the database keeps
 	x := w.begin(t, box)
-	require.NoError(t, x.enqueue(Message{NotBefore: at, OrderingKey: "k"}, Message{NotBefore: time.Now().Add(-time.Hour), OrderingKey: "k"}))
+	require.NoError(t, x.enqueue(Message{Key: "k", NotBefore: at, OrderingKey: "k"}, Message{Key: "k", NotBefore: time.Now().Add(-time.Hour), OrderingKey: "k"}))
 	require.NoError(t, x.commit())
 	lane := laneOf("k", 4)
 	require.Len(t, laneRows(t, box, lane), 1, "what is past goes at once")

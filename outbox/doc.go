@@ -67,7 +67,8 @@
 // # Reconnection
 //
 // An outage of the broker or of the database costs no message an attempt; meanwhile the relay holds no transaction, no lock on
-// a row and no snapshot. When the leader's session ends, another relay leads within its PollInterval.
+// a row and no snapshot. When the leader's session ends, another relay leads within its PollInterval. A relay that is stopped
+// during an outage of the broker stops at once, and one whose Conn is closed ends with it.
 //
 // # Errors
 //

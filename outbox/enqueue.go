@@ -33,7 +33,8 @@ func SQL(tx interface {
 // All messages are checked before any SQL: when one has a fault none is stored, tx is as it was, and the error, which is
 // permanent, names each faulty message by its index and field. Besides the limits of the wire (package wire's: names and
 // properties of 255 bytes, headers of 64 KiB, MaxBody) that is text which PostgreSQL cannot store: NUL and invalid UTF-8,
-// except in bodies and in headers of type []byte. Kinds of headers are kept exactly, but for fractions of seconds.
+// except in bodies and in headers of type []byte; and neither Exchange nor Key. Kinds of headers are kept exactly, but for
+// fractions of seconds.
 //
 // It takes one statement for each lane that messages go to, however many they are, one for all those with NotBefore, and
 // more only when bodies and headers together exceed 128 MiB. An error of the database leaves tx aborted, as any error does. The trace

@@ -25,7 +25,7 @@ func TestInTx(t *testing.T) {
 		return box.InTx(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "INSERT INTO orders VALUES (1)")
 			require.NoError(t, err)
-			require.NoError(t, box.Enqueue(ctx, tx, Message{}))
+			require.NoError(t, box.Enqueue(ctx, tx, Message{Key: "k"}))
 			return result
 		})
 	}
@@ -41,7 +41,7 @@ func TestInTx(t *testing.T) {
 
 	require.PanicsWithValue(t, "boom", func() {
 		_ = box.InTx(t.Context(), func(tx pgx.Tx) error {
-			require.NoError(t, box.Enqueue(t.Context(), tx, Message{}))
+			require.NoError(t, box.Enqueue(t.Context(), tx, Message{Key: "k"}))
 			panic("boom")
 		})
 	})
@@ -49,7 +49,7 @@ func TestInTx(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	err := box.InTx(ctx, func(tx pgx.Tx) error {
-		require.NoError(t, box.Enqueue(ctx, tx, Message{}))
+		require.NoError(t, box.Enqueue(ctx, tx, Message{Key: "k"}))
 		cancel(failure)
 		return nil
 	})
@@ -57,7 +57,7 @@ func TestInTx(t *testing.T) {
 	require.Equal(t, [2]int{1, 1}, counts(), "what ends before the commit is not committed")
 
 	err = box.InTx(t.Context(), func(tx pgx.Tx) error {
-		require.NoError(t, box.Enqueue(t.Context(), tx, Message{}))
+		require.NoError(t, box.Enqueue(t.Context(), tx, Message{Key: "k"}))
 		_, err := tx.Exec(t.Context(), "SELECT 1/0")
 		require.Error(t, err) // and forgotten
 		return nil
@@ -78,7 +78,7 @@ func TestInTxCommitIsNotCutOff(t *testing.T) {
 	go func() {
 		result <- box.InTx(ctx, func(tx pgx.Tx) error {
 			defer proxy.FreezeToClient() // the commit arrives, its answer does not
-			return box.Enqueue(ctx, tx, Message{})
+			return box.Enqueue(ctx, tx, Message{Key: "k"})
 		})
 	}()
 	other := newPool(t, direct, nil)
@@ -107,7 +107,7 @@ func TestInTxBounded(t *testing.T) {
 			proxy.Freeze()
 			time.AfterFunc(time.Millisecond, func() { ended = time.Now(); cancel() })
 		}()
-		return box.Enqueue(ctx, tx, Message{})
+		return box.Enqueue(ctx, tx, Message{Key: "k"})
 	})
 	took := time.Since(ended)
 	require.Error(t, err)
@@ -125,13 +125,13 @@ func TestP63CommitOutcome(t *testing.T) {
 	u := testenv.Postgres(t)
 	box := boxIn(t, newPool(t, u, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["application_name"] = "service" }), Config{})
 	err := box.InTx(t.Context(), func(tx pgx.Tx) error {
-		require.NoError(t, box.Enqueue(t.Context(), tx, Message{}))
+		require.NoError(t, box.Enqueue(t.Context(), tx, Message{Key: "k"}))
 		testenv.TerminateSessions(t, u, "service")
 		return nil
 	})
 	require.Error(t, err)
 	require.Empty(t, laneRows(t, box, 0))
-	require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{}) }), "the pool goes on")
+	require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{Key: "k"}) }), "the pool goes on")
 }
 
 // TestEnqueueInCrash: what was committed when the server crashed is there afterwards, and nothing else.
@@ -145,7 +145,7 @@ func TestEnqueueInCrash(t *testing.T) {
 		defer close(done)
 		for {
 			id := uuid.NewString()
-			msg := Message{}
+			msg := Message{Key: "k"}
 			msg.MessageId = id
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			err := box.InTx(ctx, func(tx pgx.Tx) error { return box.Enqueue(ctx, tx, msg) })

@@ -60,7 +60,7 @@ func TestHeadersThroughJSONB(t *testing.T) {
 		}
 		return values[random.IntN(len(values))]
 	}
-	msgs := make([]Message, 300)
+	msgs := somewhere(300)
 	for i := range msgs {
 		msgs[i].Headers = amqp.Table{"mixed": []any{mixed(4), mixed(4), mixed(4)}}
 	}

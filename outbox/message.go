@@ -9,7 +9,8 @@ import (
 // Message is one message to enqueue: where it goes, what it is, and when it may leave.
 type Message struct {
 	// Exchange and Key are where it is published, each at most 255 bytes. An empty Exchange is the broker's default one,
-	// for which Key is a queue's name.
+	// for which Key is a queue's name. Without either no queue could get the message, and it is refused, unless the headers CC
+	// or BCC name one.
 	Exchange, Key string
 
 	// OrderingKey picks the lane: messages of one key leave in the order in which they were enqueued, as long as those who

@@ -43,7 +43,7 @@ func TestParked(t *testing.T) {
 		Headers: everyKind(), ContentType: "text/plain", Priority: 9, MessageId: uuid.NewString(),
 		Timestamp: time.Unix(1767225600, 0).UTC(), Body: []byte("body"),
 	}}
-	plain := Message{Publishing: amqp.Publishing{MessageId: uuid.NewString()}, OrderingKey: "43"}
+	plain := Message{Key: "k", Publishing: amqp.Publishing{MessageId: uuid.NewString()}, OrderingKey: "43"}
 	enqueue(t, box, full, plain)
 	require.NotEqual(t, laneOf("42", 2), laneOf("43", 2))
 	enqueuedAt := laneMessages(t, box, laneOf("43", 2))[0].Timestamp
@@ -141,7 +141,7 @@ func TestStats(t *testing.T) {
 	require.Equal(t, Stats{}, stats)
 
 	for range 3 { // one to each lane
-		enqueue(t, box, Message{}, Message{}, Message{NotBefore: time.Now().Add(time.Hour)})
+		enqueue(t, box, Message{Key: "k"}, Message{Key: "k"}, Message{Key: "k", NotBefore: time.Now().Add(time.Hour)})
 	}
 	exec(t, box.pool, "UPDATE outbox_1 SET created_at = now() - interval '90 s' WHERE id = 1")
 	exec(t, box.pool, "INSERT INTO outbox_retry SELECT 1, id, 1, now(), 'no' FROM outbox_1")
@@ -162,7 +162,7 @@ func TestStats(t *testing.T) {
 func TestUnparkMany(t *testing.T) {
 	t.Parallel()
 	box := newBox(t, Config{})
-	enqueue(t, box, make([]Message, 100)...)
+	enqueue(t, box, somewhere(100)...)
 	park(t, box, 0, "no queue")
 	var ids []uuid.UUID
 	for _, p := range parkedOf(t, box) {

@@ -23,7 +23,7 @@ func TestBehindAPooler(t *testing.T) {
 			box := boxIn(t, pool, Config{Schema: "s" + mode.String()[:4], Lanes: 2})
 			heard := listen(t, boxIn(t, newPool(t, direct, nil), box.cfg), direct)
 			err := together(8, func(int) error {
-				return box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, make([]Message, 10)...) })
+				return box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, somewhere(10)...) })
 			})
 			require.NoError(t, err)
 			testenv.Eventually(t, patience, func() bool { return heard.Load() > 0 }, "notified")
@@ -63,7 +63,7 @@ func TestP55P65EveryMessageHasAnID(t *testing.T) {
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	for range 100 {
-		entries, err := box.entries(make([]Message, 100), nil)
+		entries, err := box.entries(somewhere(100), nil)
 		require.NoError(t, err)
 		for _, e := range entries {
 			require.False(t, seen[e.id])

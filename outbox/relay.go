@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/internal/pg"
 	"github.com/warrenmq/warren/reconnect"
 )
@@ -29,7 +30,8 @@ import (
 // none is charged with an attempt. A panic is such an error, too, but costs a message that was alone in its batch an attempt.
 //
 // The relay calls PublishBatch from one goroutine for each lane. When it stops it lets the call that is going on end, and
-// ends its ctx after ShutdownTimeout; Run waits for it to return.
+// ends its ctx after ShutdownTimeout; Run waits for it to return. A *reconnect.Publisher, which is told, ends its call as soon
+// as nothing is left that could be confirmed, also behind the publisher of a pattern or whatever else passes the ctx on.
 type Publisher interface {
 	PublishBatch(ctx context.Context, msgs []reconnect.Message) error
 }
@@ -54,7 +56,9 @@ type RelayConfig struct {
 	PollInterval time.Duration
 
 	// ShutdownTimeout is how long, after Run's context has ended, the relay waits for the confirmations of what it has sent
-	// and deletes it. Default 30 s; -1 for as long as it takes.
+	// and deletes it. It waits no longer than they can come: what was sent on a connection that is gone is not waited for, nor
+	// are a link, the end of an alarm or a turn to be sent; a broker that is connected and says nothing may take all of it.
+	// Default 30 s; -1 for as long as it takes.
 	ShutdownTimeout time.Duration
 
 	// Lease makes relays elect the leader of a lane by a row that is good for so long, instead of by a session's lock: for
@@ -162,11 +166,13 @@ func NewRelay(o *Outbox, pub Publisher, cfg RelayConfig) (*Relay, error) {
 	return &Relay{outbox: o, pub: pub, cfg: cfg.withDefaults(), log: o.cfg.Logger, metrics: metrics}, nil
 }
 
-// Run relays until ctx ends, through every loss of the database and of the broker. Then it fetches nothing more, waits for
-// the confirmations of what it has sent, for up to ShutdownTimeout, deletes that, and returns nil, or an error that counts
-// the messages that will be sent again because they were not confirmed or not deleted in time. What it has fetched and not
-// sent stays. It returns earlier only when its publisher is closed, with reconnect.ErrClosed; it notices that with the next
-// message. It may be called again afterwards, but not twice at once.
+// Run relays until ctx ends, through every loss of the database and of the broker. Then it fetches and sends nothing more,
+// waits for the confirmations of what it has sent, for up to ShutdownTimeout but only while they can still come, deletes that,
+// gives up the lead, and returns nil, or an error that counts the messages that will be sent again because they were not
+// confirmed or not deleted in time. What it has fetched and not sent stays. It returns earlier only, after the same, when its
+// publisher is closed, with reconnect.ErrClosed: at once when the Conn of a *reconnect.Publisher begins to close, whatever the
+// relay does then, with the next message when the Publisher is another one. It may be called again afterwards, but not twice
+// at once.
 //
 // A database that is away, or has no tables yet, is asked again with backoff.
 func (r *Relay) Run(ctx context.Context) error {
@@ -187,10 +193,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// runLanes runs all lanes until ctx ends, or until one of them cannot go on.
+// runLanes runs all lanes until ctx ends, or until nothing can ever be sent again: then they stop as they do with ctx.
 func (r *Relay) runLanes(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	quit := func(err error) { cancel(closed{err}) }
+	if life := leave.LifeOf(r.pub); life != nil {
+		defer context.AfterFunc(life, func() { quit(context.Cause(life)) })()
+	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var faults []error
@@ -201,11 +211,10 @@ func (r *Relay) runLanes(ctx context.Context) error {
 		}
 		started[n] = true
 		all.Go(func() {
-			if err := newLane(r, n).run(ctx); err != nil {
+			if err := newLane(r, n, quit).run(ctx); err != nil {
 				mu.Lock()
+				defer mu.Unlock()
 				faults = append(faults, err)
-				mu.Unlock()
-				cancel()
 			}
 		})
 	}
@@ -214,8 +223,14 @@ func (r *Relay) runLanes(ctx context.Context) error {
 	}
 	r.findLanes(ctx, start)
 	all.Wait()
+	if why := (closed{}); errors.As(context.Cause(ctx), &why) {
+		faults = append([]error{why.error}, faults...)
+	}
 	return errors.Join(faults...)
 }
+
+// closed is the end of Run's context because the publisher is closed.
+type closed struct{ error }
 
 // leads notes that this relay leads a lane, or no longer does. When it leads all, nobody else has to be woken.
 func (r *Relay) leads(l *lane, now bool) {

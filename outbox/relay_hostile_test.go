@@ -96,7 +96,7 @@ func TestSweepNoticesIdsThatBeginAnew(t *testing.T) {
 	box := newBox(t, Config{})
 	r, err := NewRelay(box, new(fake), RelayConfig{Batch: 10})
 	require.NoError(t, err)
-	l := newLane(r, 0)
+	l := newLane(r, 0, nil)
 	o := &sessionLock{lane: l}
 	won, err := o.take(t.Context())
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ func TestChaosSlowWayToTheDatabase(t *testing.T) {
 	proxy.Slow(2 << 20)
 	start := time.Now()
 	for range rows {
-		storeAll(t, near, Message{Publishing: amqp.Publishing{Body: make([]byte, 1<<20)}})
+		storeAll(t, near, Message{Key: "k", Publishing: amqp.Publishing{Body: make([]byte, 1<<20)}})
 	}
 	testenv.Eventually(t, 6*patience, func() bool { return len(pub.sent()) == rows+1 }, "all are sent")
 	t.Logf("%d MB were sent after %v", rows, time.Since(start).Round(time.Millisecond))
@@ -221,7 +221,7 @@ func TestNothingIsSentWithoutTheLead(t *testing.T) {
 	pub := new(fake)
 	r, err := NewRelay(box, pub, RelayConfig{Batch: 2})
 	require.NoError(t, err)
-	l, o := newLane(r, 0), new(unsure)
+	l, o := newLane(r, 0, nil), new(unsure)
 	o.sure.Store(true)
 	term := newTerm(l, o)
 	term.sending = t.Context()

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/warrenmq/warren/internal/backoff"
-	"github.com/warrenmq/warren/reconnect"
 )
 
 // lane is a relay's part in one lane: it stands by, leads, loses the lead with its session, and stands by again.
@@ -33,6 +32,8 @@ type lane struct {
 	// failures is set when a row's failure was noted: then its next attempt is to be planned for.
 	failures atomic.Bool
 
+	// quit ends Run's context, with the reason, when nothing can ever be sent again.
+	quit func(error)
 	// grace ends ShutdownTimeout after the context of Run has.
 	grace context.Context
 
@@ -42,9 +43,9 @@ type lane struct {
 	attributes metric.MeasurementOption
 }
 
-func newLane(r *Relay, n int) *lane {
+func newLane(r *Relay, n int, quit func(error)) *lane {
 	l := &lane{
-		relay: r, n: n, me: uuid.New(),
+		relay: r, n: n, me: uuid.New(), quit: quit,
 		sql:      newStatementsOfLane(r.outbox.tables, n, r.outbox.cfg.Archive),
 		log:      r.log.With("table", r.outbox.cfg.Table, "lane", n),
 		inFlight: newInFlight(),
@@ -54,7 +55,7 @@ func newLane(r *Relay, n int) *lane {
 	return l
 }
 
-// run returns nil when ctx has ended, or why it cannot go on.
+// run returns when ctx has ended: nil, or how much was left open then.
 func (l *lane) run(ctx context.Context) error {
 	l.wake = l.relay.outbox.wake.subscribe()
 	defer l.wake.close()
@@ -72,8 +73,6 @@ func (l *lane) run(ctx context.Context) error {
 			lost = 0
 		}
 		switch {
-		case errors.Is(err, reconnect.ErrClosed):
-			return err
 		case ctx.Err() != nil:
 		case led:
 			l.log.Warn("outbox: no longer leads the lane", "error", err)
@@ -85,7 +84,7 @@ func (l *lane) run(ctx context.Context) error {
 	}
 	l.done.wait(grace, 0)
 	if unconfirmed, undeleted := l.figures.unconfirmed.Load(), l.done.rows(); unconfirmed > 0 || undeleted > 0 {
-		return fmt.Errorf("lane %d: stopped after ShutdownTimeout with %d messages not confirmed and %d not deleted: they are sent again",
+		return fmt.Errorf("lane %d: stopped with %d messages not confirmed and %d not deleted: they are sent again",
 			l.n, unconfirmed, undeleted)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/warrenmq/warren/internal/backoff"
+	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -20,7 +21,7 @@ const (
 )
 
 // send publishes chunks, one after the other, until there are no more. It returns an error only when nothing can ever be sent
-// again. When lead ends the publish that is going on is finished, but nothing new is begun.
+// again. When lead ends, what the publisher has sent is waited for, but nothing more is sent.
 func (t *term) send(lead context.Context) error {
 	for chunk := range t.chunks {
 		t.progress.begin()
@@ -50,7 +51,7 @@ func (t *term) sendChunk(lead context.Context, rows []*outgoing) error {
 		if !t.mayBegin(lead) {
 			return nil
 		}
-		left, err := t.publish(next)
+		left, err := t.publish(lead, next)
 		rows = append(left, rows[len(next):]...)
 		if errors.Is(err, reconnect.ErrClosed) {
 			return err
@@ -96,16 +97,16 @@ func (t *term) mayBegin(lead context.Context) bool {
 	return lead.Err() == nil
 }
 
-// publish sends rows, hands what is settled to the completer, and returns the rows that have to be sent again, with the
+// publish sends rows as long as lead goes on, hands what is settled to the completer, and returns the rows that have to be sent again, with the
 // reason of the first.
-func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
+func (t *term) publish(lead context.Context, rows []*outgoing) ([]*outgoing, error) {
 	msgs := make([]reconnect.Message, len(rows))
 	for i, o := range rows {
 		msgs[i] = o.message
 	}
 	t.figures.unconfirmed.Store(int64(len(rows)))
 	start := time.Now()
-	verdicts, reasons := judge(len(rows), t.publishBatch(msgs))
+	verdicts, reasons := judge(len(rows), t.publishBatch(lead, msgs))
 	t.relay.metrics.published(t.lane, time.Since(start))
 
 	r := &result{term: t}
@@ -137,7 +138,7 @@ func (t *term) publish(rows []*outgoing) ([]*outgoing, error) {
 
 // publishBatch calls the publisher. A panic becomes an error: one of the message when it was alone, else one that has them
 // sent again, the first one alone, until the guilty one is found.
-func (t *term) publishBatch(msgs []reconnect.Message) (err error) {
+func (t *term) publishBatch(lead context.Context, msgs []reconnect.Message) (err error) {
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -149,7 +150,7 @@ func (t *term) publishBatch(msgs []reconnect.Message) (err error) {
 			err = reconnect.BatchError{err}
 		}
 	}()
-	return t.relay.pub.PublishBatch(t.sending, msgs)
+	return t.relay.pub.PublishBatch(leave.With(t.sending, lead), msgs)
 }
 
 // settle hands r to the completer, which deletes it while the next rows are sent.

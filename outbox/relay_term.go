@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,12 +66,11 @@ func (t *term) run(ctx context.Context) error {
 		}
 	})
 	t.begin(lead)
-	var closed error
 	settled := make(chan struct{})
 	sender.Go(func() {
 		defer close(settled)
-		if closed = t.send(lead); closed != nil {
-			over(closed)
+		if closed := t.send(lead); closed != nil {
+			t.quit(closed)
 		}
 		if ctx.Err() != nil {
 			t.done.wait(t.sending, 0) // nobody else is to fetch what was confirmed
@@ -87,7 +85,7 @@ func (t *term) run(ctx context.Context) error {
 	sender.Wait()
 	if t.lost.Load() {
 		t.figures.unconfirmed.Store(0) // they are somebody else's now
-		return errors.Join(closed, context.Cause(lead))
+		return context.Cause(lead)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func TestRights(t *testing.T) {
 
 	exec(t, box.pool, fmt.Sprintf("GRANT INSERT ON mail.outbox, mail.outbox_scheduled TO %s", name))
 	require.NoError(t, service.InTx(t.Context(), func(tx pgx.Tx) error {
-		return service.Enqueue(t.Context(), tx, Message{}, Message{NotBefore: time.Now().Add(time.Hour)})
+		return service.Enqueue(t.Context(), tx, Message{Key: "k"}, Message{Key: "k", NotBefore: time.Now().Add(time.Hour)})
 	}))
 	require.Len(t, laneRows(t, box, 0), 1)
 }
@@ -160,7 +160,7 @@ func TestMoreLanes(t *testing.T) {
 	t.Parallel()
 	box := newBox(t, Config{})
 	require.Equal(t, []int{0}, lanesOf(t, box.pool, ""))
-	require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{}) }))
+	require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{Key: "k"}) }))
 	more := boxIn(t, box.pool, Config{Lanes: 64})
 	require.Len(t, lanesOf(t, box.pool, ""), 64)
 	require.Len(t, laneRows(t, more, 0), 1, "the first lane is the one there was")
@@ -188,7 +188,7 @@ func TestTwoOutboxes(t *testing.T) {
 	for n, box := range boxes {
 		for range n + 1 {
 			require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error {
-				return box.Enqueue(t.Context(), tx, Message{}, Message{NotBefore: time.Now().Add(time.Hour)})
+				return box.Enqueue(t.Context(), tx, Message{Key: "k"}, Message{Key: "k", NotBefore: time.Now().Add(time.Hour)})
 			}))
 		}
 		for lane := range box.cfg.Lanes {
@@ -215,7 +215,7 @@ func TestAnyName(t *testing.T) {
 		{Table: "select", Archive: true},
 	} {
 		box := boxIn(t, pool, cfg)
-		require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{}) }))
+		require.NoError(t, box.InTx(t.Context(), func(tx pgx.Tx) error { return box.Enqueue(t.Context(), tx, Message{Key: "k"}) }))
 		stats, err := box.Stats(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, int64(1), stats.Waiting)

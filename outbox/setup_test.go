@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -99,6 +100,9 @@ func isPermanent(err error) bool {
 	var p interface{ Permanent() bool }
 	return errors.As(err, &p) && p.Permanent()
 }
+
+// somewhere returns n messages with nothing but a destination.
+func somewhere(n int) []Message { return slices.Repeat([]Message{{Key: "k"}}, n) }
 
 // together calls fn n times at once and returns what went wrong.
 func together(n int, fn func(n int) error) error {

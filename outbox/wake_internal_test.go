@@ -89,7 +89,7 @@ func TestWake(t *testing.T) {
 	u := testenv.Postgres(t)
 	box := boxIn(t, newPool(t, u, nil), Config{})
 	heard := listen(t, box, u)
-	enqueue(t, box, Message{})
+	enqueue(t, box, Message{Key: "k"})
 	testenv.Eventually(t, patience, func() bool { return heard.Load() == 1 }, "InTx wakes")
 	for range 1000 {
 		box.Wake()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/internal/telemetry"
 )
 
@@ -23,7 +24,7 @@ import (
 // stays in doubt because of ConfirmTimeout, and with FailFast at the first loss: what was in flight is then ErrUnknown, and
 // the rest was not sent. The bodies must not change before it has returned.
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []Message) error {
-	b := &batch{p: p, msgs: msgs, progress: time.Now()}
+	b := &batch{p: p, msgs: msgs, stop: leave.Stop(ctx), progress: time.Now()}
 	b.began = b.progress
 	switch {
 	case !p.conn.calls.enter():
@@ -51,7 +52,8 @@ type batch struct {
 	p     *Publisher
 	began time.Time
 	msgs  []Message
-	errs  BatchError // nil as long as nothing failed
+	errs  BatchError      // nil as long as nothing failed
+	stop  <-chan struct{} // closed when nothing more is to be sent
 
 	next   int       // the first of msgs that was not taken yet
 	held   *parcel   // taken, and to be sent before anything else
@@ -127,6 +129,9 @@ func (b *batch) run(ctx context.Context) {
 
 // take returns what has to be sent next, or nil when there is nothing more.
 func (b *batch) take(ctx context.Context) *parcel {
+	if b.over == nil && isClosed(b.stop) {
+		b.over = errStopped
+	}
 	if b.over != nil {
 		return nil
 	}
@@ -153,6 +158,15 @@ func (b *batch) take(ctx context.Context) *parcel {
 		return next
 	}
 	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func (b *batch) parcel() *parcel {
@@ -186,6 +200,8 @@ func (b *batch) trySend(next *parcel) bool {
 func (b *batch) send(ctx context.Context, next *parcel) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
+	ctx, sent := leave.ToSend(ctx)
+	defer sent()
 	s, err := b.p.dispatch(ctx, &next.Message, &next.history)
 	if b.over = s.over; s.flight != nil {
 		b.flies(next, s.confirms, s.flight)

@@ -1,6 +1,7 @@
 package reconnect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -54,6 +55,9 @@ func (m *Message) fail(parts ...error) error {
 func errTooLate(field string, after fmt.Stringer) error {
 	return fmt.Errorf("PublisherConfig.%s of %v has passed", field, after)
 }
+
+// errStopped ends the messages of a batch that were not sent, or not again, when their caller stopped.
+var errStopped = fmt.Errorf("not sent: its caller stops: %w", context.Canceled)
 
 // errNotSent ends the messages of a batch that come after the one over which it ended.
 var errNotSent = errors.New("not sent: the batch ended before its turn")

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/backoff"
+	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/internal/telemetry"
 )
 
@@ -59,6 +60,16 @@ func (c *Conn) NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		c.shared[cfg] = p
 	}
 	return p, nil
+}
+
+// A relay has to end with its publisher even when it has nothing to publish.
+func init() {
+	leave.LifeOf = func(publisher any) context.Context {
+		if p, ok := publisher.(*Publisher); ok {
+			return p.conn.life
+		}
+		return nil
+	}
 }
 
 func newPublisher(c *Conn, cfg PublisherConfig) *Publisher {

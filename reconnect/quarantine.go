@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/warrenmq/warren/internal/leave"
 )
 
 // quarantine is the channel for messages that may make the broker close it: those in doubt after a channel was closed over
@@ -30,7 +32,7 @@ func (p *Publisher) sendAside(ctx context.Context, s *session, m *Message, h *hi
 	if err != nil {
 		return verdict{}, err
 	}
-	o := p.await(ctx, c, f, time.Time{}, p.cfg.ConfirmTimeout)
+	o := p.await(leave.Whole(ctx), c, f, time.Time{}, p.cfg.ConfirmTimeout)
 	if o.late != nil { // its slot is not free, and the next message must not wait for it
 		p.quarantine.drop()
 	}

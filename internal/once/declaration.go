@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -43,6 +44,8 @@ func (d *Declaration) Do(ctx context.Context) error {
 		defer cancel()
 		ctx = within
 	}
+	ctx, declared := leave.ToSend(ctx)
+	defer declared()
 	err := d.done.Do(ctx, d.declare)
 	if errors.Is(err, ErrFull) {
 		return reconnect.ErrBusy

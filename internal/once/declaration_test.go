@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -34,6 +35,21 @@ func TestTimeoutHoldsForEveryOneThatWaits(t *testing.T) {
 			})
 		}
 		wg.Wait()
+	})
+}
+
+// A caller that sends nothing more does not wait for what would have to be declared first.
+func TestCallerThatStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDeclaration(nil, reconnect.PublisherConfig{Timeout: time.Minute}, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		stop, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		began := time.Now()
+		require.ErrorIs(t, d.Do(leave.With(t.Context(), stop)), context.Canceled)
+		require.Equal(t, time.Second, time.Since(began))
 	})
 }
 
