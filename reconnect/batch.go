@@ -40,11 +40,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []Message) error {
 	defer p.dismiss(0)
 	b.validate(ctx)
 	b.run(ctx)
-	b.rest(ctx)
-	if b.errs == nil {
-		return nil
-	}
-	return b.errs
+	return b.outcome(ctx)
 }
 
 // batch is one PublishBatch: a sequence of steps of one goroutine.
@@ -79,6 +75,11 @@ type parcel struct {
 // none is the outcome of a batch of which nothing was sent.
 func (b *batch) none(ctx context.Context, err error) error {
 	b.over = err
+	return b.outcome(ctx)
+}
+
+// outcome ends what was not sent, and is what PublishBatch returns.
+func (b *batch) outcome(ctx context.Context) error {
 	b.rest(ctx)
 	if b.errs == nil {
 		return nil

@@ -217,7 +217,7 @@ func (s *settler) flushLocked() bool {
 	if n == 0 {
 		return true
 	}
-	if s.every > 1 {
+	if s.every > 1 { // else it runs for freeze only
 		s.timer.Stop()
 	}
 	return s.ack(tag, n)
