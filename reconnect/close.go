@@ -45,7 +45,10 @@ func (c *Conn) close(ctx context.Context) {
 	c.end(ErrClosed)
 	observed := c.observed.stop()
 	workers := c.workers.shut(ctx)
-	links := append([]*link{c.publishing, c.consuming}, c.unreadable.shut()...)
+	links := []*link{c.publishing, c.consuming}
+	for _, l := range links {
+		links = append(links, l.unreadable.shut()...)
+	}
 	for _, l := range links {
 		l.drain()
 	}

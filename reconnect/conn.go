@@ -37,8 +37,6 @@ type Conn struct {
 	refused   refusals
 	stalls    stalls
 
-	unreadable *unreadable
-
 	telemetry *telemetry.T
 	observed  watchers
 	callers   atomic.Int64 // publishes in progress
@@ -73,8 +71,6 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
 	c.consuming.creating = c.publishing.creating
 	c.publishing.made, c.consuming.made = c.refused.made, c.refused.made
-	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
-	c.consuming.onBlame = c.unreadable.lostLink
 	c.telemetry = telemetry.New(cfg.telemetry())
 	c.observe()
 	if cfg.Lazy {

@@ -32,7 +32,7 @@ const phaseStarting = report.Starting
 //
 // A message that the driver cannot read closes the connection of its reader, and comes again; and there are queues, and
 // mistakes of an fn, over which the broker ends the connection each time (501 to 505, 540, 541). When that happens to the
-// consuming link repeatedly, each fn is run on a connection of its own until it is known which one it is, and that one
+// link repeatedly, each fn is run on a connection of its own until it is known which one it is, and that one
 // for as long as it lasts; its State's Reason says so. To be moved, fn's context ends, and fn is run again after it has
 // returned. A fn whose t names exclusive queues is not moved.
 //
@@ -62,7 +62,7 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
 	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name), wish: apart.Of(ctx)}
-	w.tied.Store(l != c.consuming || hasExclusive(items))
+	w.tied.Store(hasExclusive(items))
 	c.board.add(w, State{Name: name, Phase: phaseStarting})
 	defer func() { c.board.remove(w, err) }()
 	defer w.forget()
