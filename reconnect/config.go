@@ -180,7 +180,8 @@ func (cfg Config) withDefaults() Config {
 }
 
 func (cfg Config) telemetry() telemetry.Config {
-	return telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator}
+	return telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator,
+		Logger: cfg.Logger.With("connection", cfg.Name)}
 }
 
 func setDefault[T comparable](field *T, value func() T) {
