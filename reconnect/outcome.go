@@ -133,7 +133,8 @@ func (p *Publisher) guilty(m *Message, h *history, refusal *amqp.Error) error {
 		p.conn.exchanges.forget(m.Exchange)
 	}
 	p.conn.refused.refuse(m.Exchange, m.Key, len(m.Body), refusal)
-	fault := &publishError{exchange: m.Exchange, key: m.Key, parts: []error{refusal}, ownFault: true}
+	fault := m.fault(refusal)
+	fault.ownFault = true
 	if h.lost != nil || h.refused != nil && !h.refused.isOver(m, refusal) {
 		fault.parts = []error{ErrUnknown, refusal, h.doubt()}
 	}
@@ -181,7 +182,7 @@ func (m *Message) notSent(ctx context.Context, s *session, h *history, err error
 		parts = append(append([]error{ErrUnknown}, parts...), doubt)
 	}
 	var refusal *amqp.Error
-	fault := &publishError{exchange: m.Exchange, key: m.Key, parts: parts}
+	fault := m.fault(parts...)
 	fault.ownFault = errors.As(err, &refusal) && refusal.Server
 	return fault
 }
