@@ -163,7 +163,7 @@ func (c *Conn) Forget(t Topology) {
 
 // Channel opens a channel on the consuming link, for a few calls of the driver's API. It blocks until the link is up or
 // ctx ends. The caller closes the channel; it is not replaced when it is lost. For work that has to survive reconnects
-// use Supervise.
+// use Supervise, whose comment also says what to do before a close when messages were acknowledged on a quorum queue.
 func (c *Conn) Channel(ctx context.Context) (*amqp.Channel, error) {
 	if !c.calls.enter() {
 		return nil, ErrClosed

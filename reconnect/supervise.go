@@ -39,12 +39,19 @@ const phaseStarting = report.Starting
 // fn's context ends with ctx, with the Conn's closing, or when its channel is lost, which is then its cause. fn must not
 // use the channel from two goroutines at once for calls that wait for an answer (declare, consume, qos); it may leave the
 // channel open.
+//
+// The close of a channel says nothing of acknowledgements that were sent just before: up to 32 of them reach a quorum queue,
+// further ones the broker may drop with the channel, and their messages come again (of 200 single ones, in two of three
+// runs or more). So a fn that settles by hand calls Cancel for its consumer and then Qos before it returns: the answer to the
+// second comes when the queue has all (no message came again). An acknowledgement of many at once counts as one.
 func (c *Conn) Supervise(ctx context.Context, name string, t Topology, fn func(ctx context.Context, ch *amqp.Channel) error) error {
 	return c.supervise(ctx, c.consuming, name, t, fn)
 }
 
 // SupervisePublishing is Supervise on the publishing link, for a fn that publishes by hand. There the broker stops
-// reading during a resource alarm, acknowledgements included.
+// reading during a resource alarm, acknowledgements included. A fn that ends that link again and again, with what it publishes
+// (540 for immediate, 541 for a forged direct reply-to address) or with what it is sent, is run apart as there; a Publisher
+// stays on the link.
 func (c *Conn) SupervisePublishing(ctx context.Context, name string, t Topology, fn func(ctx context.Context, ch *amqp.Channel) error) error {
 	return c.supervise(ctx, c.publishing, name, t, fn)
 }
