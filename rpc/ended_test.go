@@ -102,8 +102,12 @@ func TestUnreadableAnswersAreContained(t *testing.T) {
 		require.Less(t, runs.Load(), int32(20), "it is noticed")
 		bad()
 	}
-	testenv.Eventually(t, patience, func() bool { return s.reasonOf("neighbour") == "" }, "the neighbour is back on the link")
-	before := runs.Load()
+	before := int32(0)
+	testenv.Eventually(t, patience, func() bool {
+		last := before
+		before = runs.Load()
+		return before == last && s.reasonOf("neighbour") == "" && len(s.broker.Connections(t, s.clientName+"/publishing/apart")) <= 1
+	}, "the neighbour is back on the link")
 	for range 3 {
 		bad()
 	}
