@@ -45,10 +45,12 @@ func TestPublishingFunctionThatEndsTheConnectionIsContained(t *testing.T) {
 			return e
 		case <-ctx.Done(): // or a moment later
 		}
-		if e := <-closed; e != nil {
-			codes <- e.Code
+		e := <-closed
+		if e == nil { // a close of ours
+			return nil
 		}
-		return errors.New("ended")
+		codes <- e.Code
+		return e
 	})
 	require.Equal(t, amqp.NotImplemented, receive(t, codes, 20*time.Second, "the broker's answer"))
 	testenv.Eventually(t, 20*time.Second, func() bool {
