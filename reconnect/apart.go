@@ -27,7 +27,7 @@ func (w *supervised) apart() bool {
 	case w.tied.Load():
 		return false
 	}
-	until, _, _ := w.conn.unreadable.state(w.source())
+	until, _, _ := w.link.unreadable.state(w.source())
 	return until.After(time.Now())
 }
 
@@ -39,7 +39,7 @@ func (w *supervised) place() (*link, error) {
 	}
 	if w.own == nil {
 		own := w.conn.ownLink(w)
-		if !w.conn.unreadable.add(own) {
+		if !w.link.unreadable.add(own) {
 			return nil, ErrClosed
 		}
 		w.own = own
@@ -58,7 +58,7 @@ func (w *supervised) closeOwn() {
 	if err := w.own.close(deadline, last); err != nil {
 		w.log.Warn("closing a connection", "error", err) // the Conn's Close tries again
 	} else {
-		w.conn.unreadable.remove(w.own)
+		w.link.unreadable.remove(w.own)
 	}
 	w.own = nil
 }
@@ -113,7 +113,7 @@ func (w *supervised) attend(ctx context.Context, s *session, end context.CancelC
 	}
 	if st.own {
 		s.spawn(func() {
-			if w.conn.unreadable.awaitOver(ctx, w.source, w.repeat) {
+			if w.link.unreadable.awaitOver(ctx, w.source, w.repeat) {
 				st.ask()
 			}
 		})
@@ -126,8 +126,10 @@ func (w *supervised) attend(ctx context.Context, s *session, end context.CancelC
 // consumes is told the queue, which may be one that is known to be guilty.
 func (st *stay) consumes(queue string) bool {
 	st.minds.Store(true)
-	if was := st.w.queue.Swap(queue); was != queue {
-		st.w.conn.unreadable.retold()
+	if queue != "" {
+		if was := st.w.queue.Swap(queue); was != queue {
+			st.w.link.unreadable.retold()
+		}
 	}
 	if !st.own && st.w.apart() {
 		st.ask()
@@ -157,7 +159,7 @@ func (w *supervised) note(reason string) string {
 	if w.tied.Load() {
 		return reason
 	}
-	_, why, _ := w.conn.unreadable.state(w.source())
+	_, why, _ := w.link.unreadable.state(w.source())
 	switch {
 	case why == "":
 		return reason

@@ -122,10 +122,10 @@ func TestUnreadableMessageOfAPlainFunction(t *testing.T) {
 	}, "the message is gone")
 	testenv.Eventually(t, 20*time.Second, func() bool { return phase(c, "bad") == "running" }, "it runs, apart")
 	require.NotEmpty(t, reasonOf(c, "bad"))
-	c.unreadable.mu.Lock()
-	c.unreadable.guilty[`function "bad"`] = sentence{time.Now(), &unreadableBlame} // instead of a minute
-	c.unreadable.wake()
-	c.unreadable.mu.Unlock()
+	c.consuming.unreadable.mu.Lock()
+	c.consuming.unreadable.guilty[`function "bad"`] = sentence{time.Now(), &unreadableBlame} // instead of a minute
+	c.consuming.unreadable.wake()
+	c.consuming.unreadable.mu.Unlock()
 	testenv.Eventually(t, 20*time.Second, func() bool {
 		return phase(c, "bad") == "running" && reasonOf(c, "bad") == "" && len(broker.Connections(t, c.Config().Name+"/consuming/apart")) == 0
 	}, "it is back on the link")
@@ -155,8 +155,8 @@ func TestCloseWhileApart(t *testing.T) {
 	c, _ := dialed(t, proxy.URL(), Config{})
 	queue := testenv.Name(t, "queue")
 	t.Cleanup(func() { broker.DeleteQueue(t, queue) })
-	c.unreadable.lostLink(errBadFrame)
-	c.unreadable.lostLink(errBadFrame)
+	c.consuming.unreadable.lostLink(errBadFrame)
+	c.consuming.unreadable.lostLink(errBadFrame)
 	start := func(ctx context.Context, name string) <-chan error {
 		r, done := &reader{name: name, queue: queue, topology: Topology{Queues: []Queue{{Name: queue, Type: "classic"}}}}, make(chan error, 1)
 		go func() { done <- c.Supervise(ctx, r.name, r.topology, r.run) }()
@@ -179,5 +179,5 @@ func TestCloseWhileApart(t *testing.T) {
 	require.Less(t, time.Since(began), 4*time.Second)
 	t.Logf("Close: %v after %v", err, time.Since(began))
 	require.ErrorIs(t, receive(t, second, 10*time.Second, "closed"), ErrClosed)
-	require.Empty(t, c.unreadable.links)
+	require.Empty(t, c.consuming.unreadable.links)
 }

@@ -182,7 +182,7 @@ func (b *batch) parcel() *parcel {
 // trySend sends next if that needs no waiting, and keeps the order.
 func (b *batch) trySend(next *parcel) bool {
 	c := b.p.ready(&next.Message)
-	if c == nil || next.history.refused != nil || len(b.flying) > 0 && c != b.on {
+	if c == nil || next.history.refused != nil || next.history.ended > 0 || len(b.flying) > 0 && c != b.on {
 		return false
 	}
 	f, err := c.trySend(&next.Message, !b.p.cfg.AllowUnroutable)

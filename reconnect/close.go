@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/warrenmq/warren/internal/prefix"
 )
 
 // closeBound is how long Close takes at most, whatever its context says.
@@ -31,7 +33,7 @@ func (c *Conn) Close(ctx context.Context) error {
 	case <-c.closed:
 		return c.closeErr
 	case <-grace.C:
-		return fmt.Errorf("reconnect: close: %w", ended(ctx))
+		return prefix.Wrap("reconnect: close", ended(ctx))
 	}
 }
 
@@ -45,7 +47,10 @@ func (c *Conn) close(ctx context.Context) {
 	c.end(ErrClosed)
 	observed := c.observed.stop()
 	workers := c.workers.shut(ctx)
-	links := append([]*link{c.publishing, c.consuming}, c.unreadable.shut()...)
+	links := []*link{c.publishing, c.consuming}
+	for _, l := range links {
+		links = append(links, l.unreadable.shut()...)
+	}
 	for _, l := range links {
 		l.drain()
 	}
@@ -75,6 +80,6 @@ func (c *Conn) close(ctx context.Context) {
 		faults = append(faults, errors.New("the MeterProvider collects without an end, and does not let go"))
 	}
 	if err := errors.Join(faults...); err != nil {
-		c.closeErr = fmt.Errorf("reconnect: close: %w", err)
+		c.closeErr = prefix.Wrap("reconnect: close", err)
 	}
 }

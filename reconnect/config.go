@@ -95,7 +95,8 @@ type Config struct {
 	Logger *slog.Logger
 
 	// TracerProvider makes the spans: of each publish, and of each call of a handler. Default, here and for the two below:
-	// OpenTelemetry's global one, also when that is set later. Without any, none of them costs anything.
+	// OpenTelemetry's global one, also when that is set later. Without any, none of them costs anything. What panics in one of
+	// them is lost, and logged once a minute at most; no message is.
 	TracerProvider trace.TracerProvider
 
 	// MeterProvider takes the metrics of links, publishes and handlers.
@@ -180,7 +181,8 @@ func (cfg Config) withDefaults() Config {
 }
 
 func (cfg Config) telemetry() telemetry.Config {
-	return telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator}
+	return telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator,
+		Logger: cfg.Logger.With("connection", cfg.Name)}
 }
 
 func setDefault[T comparable](field *T, value func() T) {

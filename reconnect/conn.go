@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/prefix"
 	"github.com/warrenmq/warren/internal/telemetry"
 	"github.com/warrenmq/warren/internal/wire"
 )
@@ -36,8 +37,6 @@ type Conn struct {
 	exchanges exchanges // what publishes have learned, for all publishers
 	refused   refusals
 	stalls    stalls
-
-	unreadable *unreadable
 
 	telemetry *telemetry.T
 	observed  watchers
@@ -73,8 +72,6 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	c.consuming = newLink(consumingLink, d, c.registry.all, c.board)
 	c.consuming.creating = c.publishing.creating
 	c.publishing.made, c.consuming.made = c.refused.made, c.refused.made
-	c.unreadable = newUnreadable(cfg.Logger.With("connection", cfg.Name))
-	c.consuming.onBlame = c.unreadable.lostLink
 	c.telemetry = telemetry.New(cfg.telemetry())
 	c.observe()
 	if cfg.Lazy {
@@ -82,7 +79,7 @@ func Dial(ctx context.Context, url string, cfg Config) (*Conn, error) {
 	}
 	if _, err := c.publishing.session(ctx, true); err != nil {
 		_ = c.Close(ctx)
-		return nil, fmt.Errorf("reconnect: dial: %w", err)
+		return nil, prefix.Wrap("reconnect", err)
 	}
 	return c, nil
 }
@@ -123,7 +120,7 @@ func (c *Conn) declare(ctx context.Context, l *link, items []item) error {
 	for {
 		s, err := l.session(ctx, false)
 		if err != nil {
-			return fmt.Errorf("reconnect: declare: %w", err)
+			return prefix.Wrap("reconnect: declare", err)
 		}
 		faults := s.declared.all(ctx, items)
 		if len(faults) > 0 && !s.alive() && ctx.Err() == nil {
@@ -166,7 +163,7 @@ func (c *Conn) Forget(t Topology) {
 
 // Channel opens a channel on the consuming link, for a few calls of the driver's API. It blocks until the link is up or
 // ctx ends. The caller closes the channel; it is not replaced when it is lost. For work that has to survive reconnects
-// use Supervise.
+// use Supervise, whose comment also says what to do before a close when messages were acknowledged on a quorum queue.
 func (c *Conn) Channel(ctx context.Context) (*amqp.Channel, error) {
 	if !c.calls.enter() {
 		return nil, ErrClosed
@@ -174,11 +171,11 @@ func (c *Conn) Channel(ctx context.Context) (*amqp.Channel, error) {
 	defer c.calls.leave()
 	s, err := c.consuming.session(ctx, false)
 	if err != nil {
-		return nil, fmt.Errorf("reconnect: %w", err)
+		return nil, prefix.Wrap("reconnect: channel", err, "open channel: ")
 	}
 	ch, err := s.channel(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reconnect: %w", err)
+		return nil, prefix.Wrap("reconnect: channel", err, "open channel: ")
 	}
 	return ch, nil
 }
@@ -195,7 +192,7 @@ func (c *Conn) Inspect(ctx context.Context, queue string) (amqp.Queue, error) {
 	defer c.calls.leave()
 	s, err := c.readingLink().session(ctx, false)
 	if err != nil {
-		return amqp.Queue{}, fmt.Errorf("reconnect: inspect %q: %w", queue, err)
+		return amqp.Queue{}, prefix.Wrap(fmt.Sprintf("reconnect: inspect queue %q", queue), err)
 	}
 	result := make(chan amqp.Queue, 1)
 	err = s.onChannel(ctx, func(ch *amqp.Channel) error {
@@ -204,7 +201,7 @@ func (c *Conn) Inspect(ctx context.Context, queue string) (amqp.Queue, error) {
 		return err
 	})
 	if err != nil {
-		return amqp.Queue{}, fmt.Errorf("reconnect: inspect %q: %w", queue, err)
+		return amqp.Queue{}, prefix.Wrap(fmt.Sprintf("reconnect: inspect queue %q", queue), err)
 	}
 	return <-result, nil
 }
@@ -278,7 +275,7 @@ func (l *link) ping(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("reconnect: %s link: %w", l.role, err)
+		return prefix.Wrap("reconnect: "+l.role+" link", err)
 	}
 	return nil
 }

@@ -163,7 +163,7 @@ func (d *dialer) dial(ctx context.Context, to address, role string) (opened, err
 	if err != nil {
 		sock.Kill() // ends the driver's goroutines too
 		if a, ok := nc.(interface{ refusal() error }); ok && a.refusal() != nil {
-			return opened{}, fmt.Errorf("handshake with %s: %w", to.network, a.refusal())
+			return opened{}, fmt.Errorf("handshake: %w", a.refusal())
 		}
 		return opened{}, handshakeError(ctx, err, time.Since(began))
 	}
@@ -195,9 +195,17 @@ func (d *dialer) socket(ctx context.Context) (apart.Socket, error) {
 		if err == nil {
 			return apart.Socket{Conn: nc, Auth: auth, Vhost: d.uri.Vhost}, nil
 		}
-		faults = append(faults, fmt.Errorf("dial %s: %w", addr.network, err))
+		faults = append(faults, dialFailed(addr, err))
 	}
 	return apart.Socket{}, errors.Join(faults...)
+}
+
+// dialFailed returns why an address could not be dialed, with that address, which the error of the socket names itself.
+func dialFailed(to address, err error) error {
+	if of, ok := err.(*net.OpError); ok && of.Op == "dial" {
+		return err
+	}
+	return fmt.Errorf("dial %s: %w", to.network, err)
 }
 
 // credentials are the provider's, asked anew, or the URL's.

@@ -47,7 +47,7 @@ func (d *dialer) secure(ctx context.Context, to address, nc net.Conn) (_ net.Con
 	}
 	secure := tls.Client(nc, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("TLS handshake with %s as %q: %w", to.network, cfg.ServerName, withAlert(err))
+		return nil, fmt.Errorf("TLS handshake as %q: %w", cfg.ServerName, withAlert(err))
 	}
 	return newAttentive(secure), nil
 }

@@ -32,7 +32,7 @@ func (p *Publisher) dispatch(ctx context.Context, m *Message, h *history) (sent,
 		way, err := p.clear(ctx, s, m)
 		switch {
 		case err != nil:
-		case way.aside || h.refused != nil:
+		case way.aside || h.refused != nil || h.ended > 0:
 			var v verdict
 			if v, err = p.sendAside(ctx, s, m, h, way); v.again {
 				continue

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/prefix"
 )
 
 var (
@@ -42,8 +44,7 @@ type ReturnedError struct {
 }
 
 func (e *ReturnedError) Error() string {
-	return fmt.Sprintf("reconnect: publish to exchange %q with key %q: returned, no queue took it: %d %s",
-		e.Exchange, e.Key, e.Code, e.Text)
+	return fmt.Sprintf("reconnect: %s: returned, no queue took it: %d %s", publishTo(e.Exchange, e.Key, e.MessageID), e.Code, e.Text)
 }
 
 // TopologyError says that an entity is not on the broker as it was described: another value of an argument exists (406),
@@ -104,7 +105,7 @@ func (e BatchError) Error() string {
 	if first < 0 {
 		return "reconnect: no message of the batch failed"
 	}
-	return fmt.Sprintf("reconnect: %d of %d messages failed, the first of them number %d: %v", failed, len(e), first, e[first])
+	return prefix.Wrap(fmt.Sprintf("reconnect: %d of %d messages failed, the first of them number %d", failed, len(e), first), e[first]).Error()
 }
 
 // Unwrap returns the entries, nil ones included, so that errors.Is and errors.As look into each.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"regexp"
 	"testing"
 	"time"
 
@@ -78,14 +81,29 @@ func TestExplainReadsTheBrokersWords(t *testing.T) {
 func TestErrorTexts(t *testing.T) {
 	t.Parallel()
 	broker := &amqp.Error{Code: 406, Reason: "NO"}
+	at := address{network: "127.0.0.1:1"}
+	to := func(exchange, key, id string) *Message {
+		return &Message{Exchange: exchange, Key: key, Publishing: amqp.Publishing{MessageId: id}}
+	}
 	for want, err := range map[string]error{
-		`reconnect: queue "q": x-dead-letter-exchange: wanted none, existing "": ` + broker.Error(): &TopologyError{Entity: `queue "q"`, Argument: "x-dead-letter-exchange", Wanted: "none", Err: broker},
-		`reconnect: publish to exchange "e" with key "k": returned, no queue took it: 312 NO_ROUTE`: &ReturnedError{Exchange: "e", Key: "k", MessageID: "m", Code: 312, Text: "NO_ROUTE"},
-		`reconnect: queue "q": x-max-length: wanted 5, existing none: ` + broker.Error():            &TopologyError{Entity: `queue "q"`, Argument: "x-max-length", Wanted: "5", Existing: "none", Err: broker},
-		`reconnect: queue "q": ` + broker.Error():                                                   &TopologyError{Entity: `queue "q"`, Err: broker},
+		`reconnect: queue "q": x-dead-letter-exchange: wanted none, existing "": ` + broker.Error():              &TopologyError{Entity: `queue "q"`, Argument: "x-dead-letter-exchange", Wanted: "none", Err: broker},
+		`reconnect: publish to queue "k": message "m": returned, no queue took it: 312 NO_ROUTE`:                 &ReturnedError{Key: "k", MessageID: "m", Code: 312, Text: "NO_ROUTE"},
+		`reconnect: publish to exchange "e": message "m": returned, no queue took it: 312 NO_ROUTE`:              &ReturnedError{Exchange: "e", MessageID: "m", Code: 312, Text: "NO_ROUTE"},
+		`reconnect: publish to exchange "e" with key "k": message "m": returned, no queue took it: 312 NO_ROUTE`: &ReturnedError{Exchange: "e", Key: "k", MessageID: "m", Code: 312, Text: "NO_ROUTE"},
+		`reconnect: queue "q": x-max-length: wanted 5, existing none: ` + broker.Error():                         &TopologyError{Entity: `queue "q"`, Argument: "x-max-length", Wanted: "5", Existing: "none", Err: broker},
+		`reconnect: queue "q": ` + broker.Error():                                                                &TopologyError{Entity: `queue "q"`, Err: broker},
 		`reconnect: queue "q"`:                      &TopologyError{Entity: `queue "q"`},
 		"reconnect: no message of the batch failed": BatchError{nil, nil},
-		"reconnect: 2 of 4 messages failed, the first of them number 1: reconnect: refused by a queue": BatchError{nil, ErrRefused, nil, ErrUnknown},
+		"reconnect: 2 of 4 messages failed, the first of them number 1: refused by a queue":                                      BatchError{nil, ErrRefused, nil, ErrUnknown},
+		`reconnect: 1 of 1 messages failed, the first of them number 0: publish to queue "k": message "m": outcome unknown; EOF`: BatchError{to("", "k", "m").fail(ErrUnknown, io.EOF)},
+		`reconnect: publish to queue "k": outcome unknown; EOF`:                                                                  to("", "k", "").fail(ErrUnknown, io.EOF),
+		`reconnect: publish to queue "": MessageId: too long`:                                                                    to("", "", "").fail(errors.New("MessageId: too long")),
+		`reconnect: publish to exchange "e": message "m": ` + broker.Error():                                                     to("e", "", "m").notSent(context.Background(), nil, &history{}, broker),
+		`reconnect: publish to exchange "e" with key "k": message "m": refused by a queue`:                                       to("e", "k", "m").fail(ErrRefused),
+		`dial tcp 127.0.0.1:1: connection refused`:                                                                               dialFailed(at, &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, Err: errors.New("connection refused")}),
+		`dial 127.0.0.1:1: handshake: EOF`:                                                                                       dialFailed(at, fmt.Errorf("handshake: %w", io.EOF)),
+		`dial 127.0.0.1:1: write: broken pipe`:                                                                                   dialFailed(at, &net.OpError{Op: "write", Err: errors.New("broken pipe")}),
+		`reconnect: queue "q": the broker blocks publishers (resource alarm): low on memory`:                                     item{entity: queueEntity("q")}.explain(blockedBy("low on memory")),
 		"not connected":                   notConnected(nil, nil),
 		"not connected: x":                notConnected(errors.New("x"), nil),
 		"not connected: x; last error: y": notConnected(errors.New("x"), errors.New("y")),
@@ -160,4 +178,36 @@ func TestHostileTextInATopologyError(t *testing.T) {
 	err := &TopologyError{Entity: `queue "q"`, Argument: "x-dead-letter-exchange", Wanted: "", Existing: "\x1b]0;title\a\x1b[2J"}
 	require.Equal(t, `reconnect: queue "q": x-dead-letter-exchange: wanted "", existing "\x1b]0;title\a\x1b[2J"`, err.Error())
 	require.Contains(t, (&TopologyError{Entity: "e", Argument: "a", Existing: "schön und gut"}).Error(), "existing schön und gut")
+}
+
+// What a person reads says once who speaks, and of what.
+func TestErrorTextsOfCalls(t *testing.T) {
+	t.Parallel()
+	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, nowhere.Close())
+	at := nowhere.Addr().String()
+	_, err = Dial(within(t, 200*time.Millisecond), "amqp://"+at, Config{})
+	require.EqualError(t, err, "reconnect: not connected: context deadline exceeded; last error: dial tcp "+at+": connect: connection refused")
+
+	c, err := Dial(t.Context(), "amqp://"+at, Config{Lazy: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close(context.Background())) })
+	p, err := c.NewPublisher(PublisherConfig{})
+	require.NoError(t, err)
+	msg := amqp.Publishing{MessageId: "m"}
+	for call, run := range map[string]func(ctx context.Context) error{
+		`publish to queue "q": message "m"`: func(ctx context.Context) error { return p.Publish(ctx, "", "q", msg) },
+		`1 of 1 messages failed, the first of them number 0: publish to exchange "x": message "m"`: func(ctx context.Context) error {
+			return p.PublishBatch(ctx, []Message{{Exchange: "x", Publishing: msg}})
+		},
+		`declare`:           func(ctx context.Context) error { return c.Declare(ctx, Topology{Queues: []Queue{{Name: "q"}}}) },
+		`channel`:           func(ctx context.Context) error { _, err := c.Channel(ctx); return err },
+		`inspect queue "q"`: func(ctx context.Context) error { _, err := c.Inspect(ctx, "q"); return err },
+	} {
+		text := run(within(t, 200*time.Millisecond)).Error()
+		require.Regexp(t, `^`+regexp.QuoteMeta("reconnect: "+call+": not connected: context deadline exceeded")+
+			`(; last error: `+regexp.QuoteMeta("dial tcp "+at+": connect: connection refused")+`)?$`, text)
+	}
+	require.Regexp(t, `^reconnect: (publishing|consuming) link: not connected: `, c.Ping(t.Context()).Error())
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/prefix"
 )
 
 // item is one entity with its description in the form in which it is compared, remembered and declared.
@@ -133,7 +135,7 @@ func (it item) explain(err error) error {
 		}
 		return fault
 	}
-	return fmt.Errorf("reconnect: %s: %w", it.entity, err)
+	return prefix.Wrap("reconnect: "+it.entity.String(), err)
 }
 
 // described is the value that the item gives an argument or a property.

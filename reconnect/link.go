@@ -31,10 +31,10 @@ type link struct {
 	made       func(exchange string) // is told of each that was declared
 	board      *board
 	log        *slog.Logger
-	// onBlame is told of sessions that were lost because of an unreadable message, or of what was sent; nil on the publishing
-	// link.
-	onBlame func(why error)
-	level   slog.Level // of the log lines when all is well
+	// onBlame is told of sessions that were lost because of an unreadable message, or of what was sent.
+	onBlame    func(why error)
+	unreadable *unreadable // what is known of those who cause that
+	level      slog.Level  // of the log lines when all is well
 
 	ctx     context.Context // ends when the link must dial no more
 	end     context.CancelFunc
@@ -53,9 +53,12 @@ type link struct {
 
 func newLink(role string, d *dialer, remembered func() []item, b *board) *link {
 	ctx, end := context.WithCancel(context.Background())
-	return &link{role: role, dialer: d, remembered: remembered, risks: newRisks(), creating: newTurns(), made: func(string) {}, board: b,
+	l := &link{role: role, dialer: d, remembered: remembered, risks: newRisks(), creating: newTurns(), made: func(string) {}, board: b,
 		log: d.cfg.Logger.With("connection", d.cfg.Name, "link", role),
 		ctx: ctx, end: end, running: newGate(), changed: make(chan struct{})}
+	l.unreadable = newUnreadable(l.log)
+	l.onBlame = l.unreadable.lostLink
+	return l
 }
 
 // start lets the link dial; only the first call has an effect, and none once it is draining.

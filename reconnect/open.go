@@ -40,7 +40,7 @@ func (l *link) round() (*session, error) {
 func (l *link) try(to address) (*session, error) {
 	o, err := l.dialer.dial(l.ctx, to, l.role)
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", to.network, err)
+		return nil, dialFailed(to, err)
 	}
 	s := newSession(o, l.running, l.alarm)
 	s.declared.risks, s.declared.creating, s.declared.made = l.risks, l.creating, l.made

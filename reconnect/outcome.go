@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,6 +23,8 @@ type outcome struct {
 type history struct {
 	lost    error // one was lost with the connection: it may have arrived
 	refused *loss // one was on a channel that the broker closed over a message: this one, or another
+	ended   int   // so many were on a connection that the broker ended over something that was sent on it
+	alone   int   // of these, so many times nothing else was in doubt on its channel
 	tale    *telemetry.Publishing
 }
 
@@ -120,6 +123,8 @@ func (p *Publisher) conclude(m *Message, c *confirms, h *history, o outcome) ver
 		return verdict{err: m.fail(ErrUnknown, l.why), over: notSent(l.why)}
 	case l.refusal != nil:
 		h.refused = l
+	case endedBy(l.why) && h.endedAgain(l):
+		return verdict{err: p.ender(m, l)}
 	default:
 		h.lost = l.why
 	}
@@ -127,13 +132,37 @@ func (p *Publisher) conclude(m *Message, c *confirms, h *history, o outcome) ver
 	return verdict{again: true}
 }
 
+// endedAgain takes note that a message was in flight on a connection that the broker ended. After the first time it is sent on a
+// channel where nothing else is. What was alone on its channel three times is not sent again: it would end the connection of all
+// others until its time is over. Twice it may have been a supervised function, which is apart by the third time.
+func (h *history) endedAgain(l *loss) bool {
+	h.ended++
+	if l.inDoubt == 1 {
+		h.alone++
+	}
+	return h.alone > 2
+}
+
+// ender is the end of a message over which the broker ended the connection, in all likelihood.
+func (p *Publisher) ender(m *Message, l *loss) error {
+	var e *amqp.Error
+	if errors.As(l.why, &e) && m.Exchange == "" && strings.HasPrefix(m.Key, directReply) {
+		p.conn.refused.refuse(m.Exchange, m.Key, len(m.Body), e) // anywhere else, others with that key may be good
+	}
+	return m.fail(ErrUnknown, l.why)
+}
+
+// directReply begins the addresses of direct reply-to. One that was made up ends the connection, up to RabbitMQ 4.1.
+const directReply = "amq.rabbitmq.reply-to."
+
 // guilty is the end of a message over which the broker closed a channel.
 func (p *Publisher) guilty(m *Message, h *history, refusal *amqp.Error) error {
 	if refusal.Code == amqp.NotFound {
 		p.conn.exchanges.forget(m.Exchange)
 	}
 	p.conn.refused.refuse(m.Exchange, m.Key, len(m.Body), refusal)
-	fault := &publishError{exchange: m.Exchange, key: m.Key, parts: []error{refusal}, ownFault: true}
+	fault := m.fault(refusal)
+	fault.ownFault = true
 	if h.lost != nil || h.refused != nil && !h.refused.isOver(m, refusal) {
 		fault.parts = []error{ErrUnknown, refusal, h.doubt()}
 	}
@@ -181,7 +210,7 @@ func (m *Message) notSent(ctx context.Context, s *session, h *history, err error
 		parts = append(append([]error{ErrUnknown}, parts...), doubt)
 	}
 	var refusal *amqp.Error
-	fault := &publishError{exchange: m.Exchange, key: m.Key, parts: parts}
+	fault := m.fault(parts...)
 	fault.ownFault = errors.As(err, &refusal) && refusal.Server
 	return fault
 }

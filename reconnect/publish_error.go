@@ -12,19 +12,35 @@ import (
 // publishError says which publish failed and why. Its parts stay reachable for errors.Is and errors.As.
 type publishError struct {
 	exchange, key string
+	id            string // the MessageId; "": bad input that had none
 	parts         []error
 	ownFault      bool // the *amqp.Error among parts is about this very message, not about a neighbour on its channel
 }
 
 func (e *publishError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "reconnect: publish to exchange %q with key %q", e.exchange, e.key)
+	b.WriteString("reconnect: " + publishTo(e.exchange, e.key, e.id))
 	sep := ": "
 	for _, part := range e.parts {
 		b.WriteString(sep + strings.TrimPrefix(part.Error(), "reconnect: "))
 		sep = "; "
 	}
 	return b.String()
+}
+
+// publishTo says what was to be published, and where.
+func publishTo(exchange, key, id string) string {
+	text := fmt.Sprintf("publish to queue %q", key)
+	switch {
+	case exchange != "" && key != "":
+		text = fmt.Sprintf("publish to exchange %q with key %q", exchange, key)
+	case exchange != "":
+		text = fmt.Sprintf("publish to exchange %q", exchange)
+	}
+	if id != "" {
+		text += fmt.Sprintf(": message %q", id)
+	}
+	return text
 }
 
 // Unwrap returns what the error is made of.
@@ -48,7 +64,11 @@ func (m *Message) fail(parts ...error) error {
 			return returned
 		}
 	}
-	return &publishError{exchange: m.Exchange, key: m.Key, parts: parts}
+	return m.fault(parts...)
+}
+
+func (m *Message) fault(parts ...error) *publishError {
+	return &publishError{exchange: m.Exchange, key: m.Key, id: m.MessageId, parts: parts}
 }
 
 // errTooLate is the cause of a publish that ended because its configuration says so, not its caller's context.

@@ -20,7 +20,8 @@ import (
 // A message that would make the broker close the channel harms no other: the name of an exchange is asked for before the
 // first publish to it, a refused name or size is remembered for a while (1 s, doubling to 30 s), and when a channel is
 // lost all the same, new messages go on on a fresh one while those in doubt are sent one by one on another, until the
-// guilty one is found.
+// guilty one is found. The same for one over which the broker ends the whole connection, such as an answer to a forged direct
+// reply-to address (541, up to RabbitMQ 4.1): after three or four losses it is ErrUnknown with that error.
 //
 // A queue that confirms nothing, such as a quorum queue without its majority, holds up messages to others for some ten
 // seconds: see PublisherConfig.ConfirmTimeout. In the worst case the broker stops reading from the whole connection because

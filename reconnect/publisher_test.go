@@ -176,13 +176,13 @@ func TestPublishBoundsWhatWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	waiting := func(bytes int) {
-		calls := p.calls.Load()
+		calls, sum := p.calls.Load(), p.bytes.Load()
 		wg.Go(func() {
 			err := p.Publish(ctx, "", "q", amqp.Publishing{Body: make([]byte, bytes)})
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.NotErrorIs(t, err, ErrUnknown)
 		})
-		require.Eventually(t, func() bool { return p.calls.Load() > calls }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return p.calls.Load() > calls && p.bytes.Load() == sum+int64(bytes) }, 5*time.Second, time.Millisecond)
 	}
 	waiting(5000) // the only one: however large
 	require.ErrorIs(t, p.Publish(ctx, "", "q", plainText("one byte too many")), ErrBusy)

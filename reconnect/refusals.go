@@ -30,7 +30,7 @@ type subject int
 
 const (
 	aboutExchange subject = iota // missing, forbidden, internal
-	aboutKey                     // a topic permission: forbidden with this key
+	aboutKey                     // forbidden with this key: a topic permission, a forged address
 	aboutSize                    // a body too large
 	aboutRoute                   // something else in a message with this exchange and key
 )
@@ -227,7 +227,7 @@ func scopeOf(exchange, key string, err *amqp.Error) scope {
 	switch {
 	case err.Code == amqp.NotFound:
 		return scope{about: aboutExchange, exchange: exchange}
-	case err.Code == amqp.AccessRefused && mentions(err, " to topic "):
+	case err.Code == amqp.AccessRefused && mentions(err, " to topic "), err.Code == amqp.InternalError: // see ender
 		return scope{aboutKey, exchange, key}
 	case err.Code == amqp.AccessRefused:
 		return scope{about: aboutExchange, exchange: exchange}

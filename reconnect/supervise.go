@@ -32,19 +32,26 @@ const phaseStarting = report.Starting
 //
 // A message that the driver cannot read closes the connection of its reader, and comes again; and there are queues, and
 // mistakes of an fn, over which the broker ends the connection each time (501 to 505, 540, 541). When that happens to the
-// consuming link repeatedly, each fn is run on a connection of its own until it is known which one it is, and that one
+// link repeatedly, each fn is run on a connection of its own until it is known which one it is, and that one
 // for as long as it lasts; its State's Reason says so. To be moved, fn's context ends, and fn is run again after it has
 // returned. A fn whose t names exclusive queues is not moved.
 //
 // fn's context ends with ctx, with the Conn's closing, or when its channel is lost, which is then its cause. fn must not
 // use the channel from two goroutines at once for calls that wait for an answer (declare, consume, qos); it may leave the
 // channel open.
+//
+// The close of a channel says nothing of acknowledgements that were sent just before: up to 32 of them reach a quorum queue,
+// further ones the broker may drop with the channel, and their messages come again (of 200 single ones, in two of three
+// runs or more). So a fn that settles by hand calls Cancel for its consumer and then Qos before it returns: the answer to the
+// second comes when the queue has all (no message came again). An acknowledgement of many at once counts as one.
 func (c *Conn) Supervise(ctx context.Context, name string, t Topology, fn func(ctx context.Context, ch *amqp.Channel) error) error {
 	return c.supervise(ctx, c.consuming, name, t, fn)
 }
 
 // SupervisePublishing is Supervise on the publishing link, for a fn that publishes by hand. There the broker stops
-// reading during a resource alarm, acknowledgements included.
+// reading during a resource alarm, acknowledgements included. A fn that ends that link again and again, with what it publishes
+// (540 for immediate, 541 for a forged direct reply-to address) or with what it is sent, is run apart as there; a Publisher
+// stays on the link.
 func (c *Conn) SupervisePublishing(ctx context.Context, name string, t Topology, fn func(ctx context.Context, ch *amqp.Channel) error) error {
 	return c.supervise(ctx, c.publishing, name, t, fn)
 }
@@ -62,7 +69,7 @@ func (c *Conn) supervise(ctx context.Context, l *link, name string, t Topology, 
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
 	w := &supervised{conn: c, link: l, name: name, items: items, fn: fn, log: l.log.With("worker", name), wish: apart.Of(ctx)}
-	w.tied.Store(l != c.consuming || hasExclusive(items))
+	w.tied.Store(hasExclusive(items))
 	c.board.add(w, State{Name: name, Phase: phaseStarting})
 	defer func() { c.board.remove(w, err) }()
 	defer w.forget()

@@ -15,13 +15,14 @@ import (
 // (a dead-lettering adds some), closes the connection of whoever is sent it, and comes back to be sent again. On a shared
 // connection each such loss also returns the messages of everybody else, which counts towards their delivery limit.
 //
-// So after the second such loss of the consuming link within suspectWithin every supervised function on it goes apart: it
+// So after the second such loss of a link within suspectWithin every supervised function on it goes apart: it
 // gets a connection of its own and one message at a time, so that the loss of that connection returns the guilty message
 // alone. The first connection that is lost in the same way shows which queue is guilty. The functions that read it stay
 // apart, and go on so that the broker's delivery limit takes the message out; those of other queues go back to the link.
 //
 // The same goes for what makes the broker end the connection whenever it is sent: a queue that answers basic.consume with
-// an internal error, a function that asks for what is not to be had. It would cost everybody else the link again and again.
+// an internal error, a function that asks, or publishes, what is not to be had. It would cost everybody else the link again
+// and again. The two links of a Conn are judged apart from each other; what uses a Publisher stays on the publishing one.
 //
 // Functions that name exclusive queues stay on the link, since the queues cannot leave it: such a queue goes with its
 // connection, and the message with it. What uses Channel stays there, too; for as long as it loses the link so, all
@@ -67,7 +68,7 @@ func blameOf(why error) *blame {
 	return &unreadableBlame
 }
 
-// unreadable is what a Conn knows of messages that nobody can read.
+// unreadable is what a link knows of messages that nobody can read.
 type unreadable struct {
 	log *slog.Logger
 
@@ -219,7 +220,7 @@ func endedBy(why error) bool {
 // of the loss first does it, before anything else is done about the loss.
 func (l *link) judge(s *session) {
 	s.judged.Do(func() {
-		if l.onBlame != nil && (s.unreadable() || endedBy(s.cause())) {
+		if s.unreadable() || endedBy(s.cause()) {
 			l.onBlame(s.cause())
 		}
 	})
@@ -228,7 +229,7 @@ func (l *link) judge(s *session) {
 // ownLink is a link for one supervised function. What that needs it declares itself; a session that it has lost by its own
 // guilt is not replaced, since the function is to pause first.
 func (c *Conn) ownLink(w *supervised) *link {
-	shared := c.consuming
+	shared := w.link
 	l := newLink(shared.role+"/apart", shared.dialer, func() []item { return nil }, newBoard(nil))
 	l.creating, l.made = shared.creating, shared.made
 	l.log, l.level, l.risks = l.log.With("worker", w.name), slog.LevelDebug, shared.risks
@@ -236,7 +237,7 @@ func (c *Conn) ownLink(w *supervised) *link {
 		switch {
 		case w.wish == nil:
 			l.drain()
-			c.unreadable.lostOwn(w.source(), err)
+			shared.unreadable.lostOwn(w.source(), err)
 		case !endedBy(err): // it knows what to do, and nobody shares its connection
 			l.drain()
 			w.wish.Unreadable(err)

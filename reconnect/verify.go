@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/warrenmq/warren/internal/prefix"
 )
 
 // Verify compares t with what is on the broker, and changes nothing. It returns nil when they agree, otherwise joined
@@ -42,7 +44,7 @@ func (c *Conn) Verify(ctx context.Context, t Topology) error {
 		}
 		v := newVerification(c, it, t.givesType(it))
 		if err := v.run(ctx); err != nil {
-			v.faults = append(v.faults, fmt.Errorf("reconnect: verify %s: %w", it.entity, err))
+			v.faults = append(v.faults, prefix.Wrap("reconnect: verify "+it.entity.String(), err))
 		}
 		faults = append(faults, v.faults...)
 		if ctx.Err() != nil {

@@ -166,7 +166,7 @@ func (c *Client) request(ctx context.Context, k *call, queue string, req amqp.Pu
 var errNoQueue = errors.New("queue: empty")
 
 func (c *Client) validate(r *request) error {
-	return wire.Publishing(r.exchange, r.key, &r.msg, wire.Limits{MaxBody: c.core.conn.Config().MaxBody, DirectReply: true})
+	return wire.Publishing(r.exchange, r.key, &r.msg, wire.Limits{MaxBody: c.core.conn.Config().MaxBody, DirectReply: true, NoReplies: true})
 }
 
 // addHeaders puts together what the request, the Client and Call itself have for headers. Nobody else's table is changed.

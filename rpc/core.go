@@ -35,7 +35,8 @@ type core struct {
 
 func newCore(conn *reconnect.Conn, cfg ClientConfig) *core {
 	common := conn.Config()
-	tell := telemetry.New(telemetry.Config{TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator})
+	tell := telemetry.New(telemetry.Config{TracerProvider: common.TracerProvider, MeterProvider: common.MeterProvider, Propagator: common.Propagator,
+		Logger: common.Logger})
 	c := &core{conn: conn, cfg: cfg, tell: tell, nodes: newNodes(), pool: sync.Pool{New: func() any { return newCall() }}}
 	name := "rpc client"
 	if cfg.Exchange != "" {

@@ -43,6 +43,7 @@ type generation struct {
 	mu      sync.Mutex
 	calls   map[string]*call // by correlation id
 	shut    error            // not nil: no further calls
+	leaving bool             // it ends once no call is pending
 	drained chan struct{}    // closed: shut, and none is pending
 	looking bool             // the timer runs
 	timer   *time.Timer
@@ -89,7 +90,24 @@ func (g *generation) remove(k *call) bool { return g.take(k.id) != nil }
 func (g *generation) drop(id string) {
 	delete(g.calls, id)
 	g.core.pending.Add(-1)
-	if g.shut != nil && len(g.calls) == 0 {
+	if len(g.calls) > 0 {
+		return
+	}
+	if g.leaving && g.shut == nil {
+		g.shut = errGone
+	}
+	if g.shut != nil {
+		close(g.drained)
+	}
+}
+
+// leave has the generation end as soon as no call is pending: another on another connection takes its place. It goes on to
+// take calls until then, or those would wait for the slowest.
+func (g *generation) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.leaving = true; g.shut == nil && len(g.calls) == 0 {
+		g.shut = errGone
 		close(g.drained)
 	}
 }
@@ -107,10 +125,10 @@ func (g *generation) close(why error) {
 	}
 }
 
-// read hands out what comes until the channel is lost, or ctx has ended and no call is pending any more.
+// read hands out what comes until the channel is lost, or ctx has ended, or leave was closed, and no call is pending any more.
 func (g *generation) read(ctx context.Context, replies <-chan amqp.Delivery, returns <-chan amqp.Return, closed <-chan *amqp.Error) error {
-	stop := ctx.Done()
-	var drained, abort <-chan struct{}
+	stop, leave := ctx.Done(), report.Leave(ctx)
+	var abort <-chan struct{}
 	for {
 		select {
 		case d, ok := <-replies:
@@ -130,8 +148,11 @@ func (g *generation) read(ctx context.Context, replies <-chan amqp.Delivery, ret
 				return g.lost(ctx, closed)
 			}
 			g.close(reconnect.ErrClosed)
-			stop, drained, abort = nil, g.drained, g.line.abort
-		case <-drained:
+			stop, abort = nil, g.line.abort
+		case <-leave:
+			g.leave()
+			leave = nil
+		case <-g.drained:
 			return nil
 		case <-abort:
 			return fmt.Errorf("%w: %w", reconnect.ErrClosed, errAborted)

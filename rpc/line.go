@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/warrenmq/warren/internal/report"
 	"github.com/warrenmq/warren/reconnect"
 )
 
@@ -102,6 +103,9 @@ func (l *line) change(f func()) {
 
 // serve is one generation: the reply consumer first, then calls.
 func (l *line) serve(ctx context.Context, ch *amqp.Channel) error {
+	if !report.Consumes(ctx, "") {
+		return nil
+	}
 	g := newGeneration(ctx, l, ch)
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	returns := ch.NotifyReturn(make(chan amqp.Return, returnsRoom))

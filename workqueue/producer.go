@@ -90,5 +90,5 @@ func (p *Producer) failed(err error) error {
 	if err == nil {
 		return nil // the hot path makes no text
 	}
-	return prefix.Wrap(fmt.Sprintf("workqueue: publish to queue %q", p.queue), err, fmt.Sprintf("publish to exchange \"\" with key %q: ", p.queue))
+	return prefix.Wrap(fmt.Sprintf("workqueue: publish to queue %q", p.queue), err, fmt.Sprintf("publish to queue %q: ", p.queue))
 }

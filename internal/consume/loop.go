@@ -42,7 +42,7 @@ func New(cfg Config) (*Loop, error) {
 		return nil, err
 	}
 	log := cfg.Logger.With("queue", cfg.Queue)
-	t := telemetry.New(telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator})
+	t := telemetry.New(telemetry.Config{TracerProvider: cfg.TracerProvider, MeterProvider: cfg.MeterProvider, Propagator: cfg.Propagator, Logger: log})
 	return &Loop{
 		counters: counters{tell: t.Consumer(cfg.Queue)},
 

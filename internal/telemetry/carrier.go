@@ -89,9 +89,7 @@ func (t *T) extract(ctx context.Context, headers amqp.Table) (own context.Contex
 	if !t.carries(headers) {
 		return ctx, false
 	}
-	c := t.carrier(headers)
-	defer t.release(c)
-	own = t.propagator.Extract(ctx, c)
+	own = t.extracted(ctx, headers)
 	sc := trace.SpanContextFromContext(own)
 	return own, sc.IsRemote() && !sc.Equal(trace.SpanContextFromContext(ctx))
 }

@@ -25,6 +25,8 @@ type Conn struct {
 
 // Observe has c asked whenever metrics are collected, until stop is called.
 func (t *T) Observe(c Conn) (stop func()) {
+	stop = func() {}
+	defer t.contain(&t.metering)
 	up, err := t.meter.Int64ObservableGauge(metricUp, metric.WithUnit("1"), metric.WithDescription("1 when the link is connected and not blocked."))
 	handle(err)
 	reconnects, err := t.meter.Int64ObservableCounter(metricReconnects, metric.WithUnit("{connection}"), metric.WithDescription("Connections made after the first."))
@@ -58,6 +60,8 @@ type Queue struct {
 // ObserveQueues has look called whenever metrics are collected, until stop is called. It may block for as long as its context lets it;
 // what it cannot find out it leaves out.
 func (t *T) ObserveQueues(look func(ctx context.Context) []Queue) (stop func()) {
+	stop = func() {}
+	defer t.contain(&t.metering)
 	messages, err := t.meter.Int64ObservableGauge(metricMessages, metric.WithUnit("{message}"), metric.WithDescription("Messages ready in the queue."))
 	handle(err)
 	consumers, err := t.meter.Int64ObservableGauge(metricConsumers, metric.WithUnit("{consumer}"), metric.WithDescription("Consumers of the queue."))
@@ -80,7 +84,10 @@ func (t *T) register(f func(context.Context, metric.Observer), instruments ...me
 		handle(err)
 		return func() {}
 	}
-	return func() { handle(r.Unregister()) }
+	return func() {
+		defer t.contain(&t.metering)
+		handle(r.Unregister())
+	}
 }
 
 func withAttributes(attrs ...attribute.KeyValue) metric.MeasurementOption {

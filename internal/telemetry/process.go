@@ -61,7 +61,7 @@ func (c *Consumer) Process(ctx context.Context, d *amqp.Delivery) (context.Conte
 		if !found {
 			opts = append(opts, trace.WithNewRoot()) // not a child of whatever runs the worker
 		}
-		p.ctx, p.span = c.t.tracer.Start(own, c.from.spanName, opts...)
+		p.ctx, p.span = c.t.start(own, c.from.spanName, opts...)
 	}
 	return p.ctx, p
 }
@@ -78,7 +78,7 @@ func (c *Consumer) ProcessBatch(ctx context.Context, ds []amqp.Delivery) (contex
 	}
 	if tracing {
 		attrs := append(c.from.attrs[:len(c.from.attrs):len(c.from.attrs)], keyBatchCount.Int(len(ds)))
-		p.ctx, p.span = c.t.tracer.Start(ctx, c.from.spanName, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithNewRoot(),
+		p.ctx, p.span = c.t.start(ctx, c.from.spanName, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithNewRoot(),
 			trace.WithAttributes(attrs...), trace.WithLinks(c.links(ds)...))
 	}
 	return p.ctx, p
@@ -102,27 +102,28 @@ func (p *Processing) Told() bool { return p.c != nil }
 // Returned ends the time of the call; the span goes on until End. errorType is a word for the handler's error, empty for success.
 func (p *Processing) Returned(errorType string) {
 	if p.c != nil && !p.began.IsZero() {
-		p.c.t.process.Record(p.ctx, time.Since(p.began).Seconds(), p.c.from.measured(keyErrorType, errorType).record...)
+		p.c.t.record(p.ctx, p.c.t.process, p.began, p.c.from.measured(keyErrorType, errorType))
 	}
 }
 
 // End ends the span, with the handler's error.
 func (p *Processing) End(errorType string, err error) {
 	if p.span != nil {
-		end(p.span, errorType, err)
+		p.c.t.end(p.span, 0, errorType, err)
 	}
 }
 
 // Settled counts n messages by what became of them.
 func (c *Consumer) Settled(outcome string, n int) {
 	if c != nil && n > 0 && c.t.metering.on() {
-		c.t.consumed.Add(context.Background(), int64(n), c.from.measured(keyOutcome, outcome).add...)
+		c.t.count(context.Background(), c.t.consumed, int64(n), c.from.measured(keyOutcome, outcome))
 	}
 }
 
 // NotNow counts time for which a worker has waited with what was told "not now".
 func (c *Consumer) NotNow(waited time.Duration) {
 	if c.t.metering.on() {
+		defer c.t.contain(&c.t.metering)
 		c.t.notNow.Add(context.Background(), waited.Seconds(), c.from.measured(keyOutcome, "").add...)
 	}
 }

@@ -51,7 +51,7 @@ func (p *Publishing) start(key string, headers amqp.Table) {
 			p.ctx = trace.ContextWithSpanContext(p.ctx, carried)
 		}
 	}
-	p.ctx, p.span = p.t.tracer.Start(p.ctx, p.to.spanName, opts...)
+	p.ctx, p.span = p.t.start(p.ctx, p.to.spanName, opts...)
 }
 
 // Inject gives msg the trace context, unless it carries one of its own, in a table that holds until End. It returns false when it
@@ -61,10 +61,8 @@ func (p *Publishing) Inject(msg *amqp.Publishing) bool {
 	if t == nil || !t.propagating.on() || p.taken != nil || t.carries(msg.Headers) {
 		return false
 	}
-	c := t.carrier(msg.Headers)
-	t.propagator.Inject(p.ctx, c)
-	if len(c.out) == 0 {
-		t.release(c)
+	c := t.inject(p.ctx, msg.Headers)
+	if c == nil {
 		return false
 	}
 	for name, value := range msg.Headers {
@@ -76,14 +74,13 @@ func (p *Publishing) Inject(msg *amqp.Publishing) bool {
 
 // Describe adds what is known once the message is complete.
 func (p *Publishing) Describe(msg *amqp.Publishing) {
-	if p.span == nil || !p.span.IsRecording() {
-		return
-	}
-	attrs := []attribute.KeyValue{keyMessageID.String(valid(msg.MessageId)), keyBodySize.Int(len(msg.Body))}
-	if msg.CorrelationId != "" {
-		attrs = append(attrs, keyConversationID.String(valid(msg.CorrelationId)))
-	}
-	p.span.SetAttributes(attrs...)
+	p.t.on(p.span, func(span trace.Span) {
+		attrs := []attribute.KeyValue{keyMessageID.String(valid(msg.MessageId)), keyBodySize.Int(len(msg.Body))}
+		if msg.CorrelationId != "" {
+			attrs = append(attrs, keyConversationID.String(valid(msg.CorrelationId)))
+		}
+		span.SetAttributes(attrs...)
+	})
 }
 
 // Again notes that the message is sent again, because of why.
@@ -92,10 +89,12 @@ func (p *Publishing) Again(why error) {
 		return
 	}
 	p.again++
-	if p.span == nil || !p.span.IsRecording() {
+	if p.span == nil {
 		return
 	}
-	p.span.AddEvent("sent again", trace.WithAttributes(attribute.String("reason", cut(why.Error()))))
+	p.t.on(p.span, func(span trace.Span) {
+		span.AddEvent("sent again", trace.WithAttributes(attribute.String("reason", cut(why.Error()))))
+	})
 }
 
 // Told tells whether End needs to be told how it ended.
@@ -112,33 +111,35 @@ func (p *Publishing) End(errorType string, err error, sent bool) {
 		return
 	}
 	if !p.began.IsZero() {
-		p.t.measurePublish(p.ctx, p.to, time.Since(p.began), errorType, sent)
+		p.t.measurePublish(p.ctx, p.to, p.began, errorType, sent)
 	}
 	if p.span != nil {
-		if p.again > 0 {
-			p.span.SetAttributes(keySentAgain.Int(p.again))
-		}
-		end(p.span, errorType, err)
+		p.t.end(p.span, p.again, errorType, err)
 	}
 }
 
 // Unsent tells of a message of a batch whose turn never came, begun at began.
 func (t *T) Unsent(ctx context.Context, exchange, key, errorType string, began time.Time) {
 	if t.metering.on() {
-		t.measurePublish(ctx, t.destinations.of(exchange, key), time.Since(began), errorType, false)
+		t.measurePublish(ctx, t.destinations.of(exchange, key), began, errorType, false)
 	}
 }
 
-func (t *T) measurePublish(ctx context.Context, to *destination, took time.Duration, errorType string, sent bool) {
+func (t *T) measurePublish(ctx context.Context, to *destination, began time.Time, errorType string, sent bool) {
 	m := to.measured(keyErrorType, errorType)
-	t.operation.Record(ctx, took.Seconds(), m.record...)
+	t.record(ctx, t.operation, began, m)
 	if sent {
-		t.sent.Add(ctx, 1, m.add...)
+		t.count(ctx, t.sent, 1, m)
 	}
 }
 
 // end ends a span; its status is an error when there is a word for one.
-func end(span trace.Span, errorType string, err error) {
+func (t *T) end(span trace.Span, again int, errorType string, err error) {
+	defer t.contain(&t.tracing)
+	defer span.End() // in any case
+	if again > 0 {
+		span.SetAttributes(keySentAgain.Int(again))
+	}
 	if errorType != "" && span.IsRecording() {
 		text := errorType
 		if err != nil {
@@ -147,7 +148,6 @@ func end(span trace.Span, errorType string, err error) {
 		span.SetStatus(codes.Error, text)
 		span.SetAttributes(keyErrorType.String(errorType))
 	}
-	span.End()
 }
 
 // cut shortens what may have any length.

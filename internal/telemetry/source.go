@@ -9,6 +9,8 @@ import (
 // global ones may be set after a Conn was made: what was taken from their placeholders before then goes on to the real
 // ones, but until then costs as much as if it did something.
 type source struct {
+	name   string       // for the log
+	said   atomic.Int64 // when its panics were last spoken of, in nanoseconds; 0: never
 	there  atomic.Bool
 	global func() any // returns the global one; nil when one was given
 }

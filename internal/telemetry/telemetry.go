@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"log/slog"
 	"sync"
 
 	"go.opentelemetry.io/otel"
@@ -16,6 +17,7 @@ type Config struct {
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
 	Propagator     propagation.TextMapPropagator
+	Logger         *slog.Logger // gets what of these panics; nil: slog.Default()
 }
 
 // WithDefaults returns c with what is nil taken from OpenTelemetry's global ones.
@@ -36,6 +38,7 @@ func (c Config) WithDefaults() Config {
 type T struct {
 	tracing, metering, propagating source
 
+	log        *slog.Logger
 	tracer     trace.Tracer
 	meter      metric.Meter
 	propagator propagation.TextMapPropagator
@@ -55,20 +58,20 @@ type T struct {
 func New(c Config) *T {
 	c = c.WithDefaults()
 	t := &T{
-		tracer:     c.TracerProvider.Tracer(scope),
-		meter:      c.MeterProvider.Meter(scope),
+		log:        c.Logger,
 		propagator: c.Propagator,
 		carriers:   sync.Pool{New: func() any { return newCarrier() }},
 	}
+	t.tracing.name, t.metering.name, t.propagating.name = "TracerProvider", "MeterProvider", "Propagator"
 	t.tracing.begin(c.TracerProvider, func() any { return otel.GetTracerProvider() })
 	t.metering.begin(c.MeterProvider, func() any { return otel.GetMeterProvider() })
 	t.propagating.begin(c.Propagator, func() any { return otel.GetTextMapPropagator() })
-	t.fields = sync.OnceValue(c.Propagator.Fields) // asked when the propagator is known to be there
+	t.fields = sync.OnceValue(t.fieldsOf(c)) // asked when the propagator is known to be there
 	if t.propagating.there.Load() && len(t.fields()) == 0 {
 		t.propagating.there.Store(false) // it does nothing
 	}
 	t.destinations.init()
-	t.instruments()
+	t.begin(c)
 	return t
 }
 

@@ -10,6 +10,7 @@
 //	invalid UTF-8 in a declared name   connection closed, 501, as in binding keys, consumer tags, passive declares
 //	DeliveryMode above 2               channel closed, 406 (3.10)
 //	CC, BCC that are not arrays        channel closed, 406
+//	a forged direct reply-to address   connection closed, 541 (up to 4.1), as key or in CC, BCC to the default exchange
 //	ReplyTo amq.rabbitmq.reply-to      channel closed, 406, where no direct reply consumer is
 //	Expiration                         channel closed, 406, unless digits, up to 10 years in milliseconds
 //	CR and LF in a name to declare     cut out silently, so that the entity has another name

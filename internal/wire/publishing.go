@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -28,6 +29,7 @@ type Limits struct {
 	FrameMax    int    // as negotiated, bytes; 0: unknown, at least 128 KiB
 	User        string // of the link, the only UserId the broker takes; "": unknown, and UserId is not checked
 	DirectReply bool   // the channel has a consumer on amq.rabbitmq.reply-to, so that ReplyTo may be that
+	NoReplies   bool   // nothing goes to somebody's direct reply-to address, of which a forged one ends the connection (541)
 }
 
 // Publishing checks a message and its address, and returns all faults joined; the text of each begins with the field.
@@ -48,6 +50,9 @@ func Publishing(exchange, key string, msg *amqp.Publishing, lim Limits) error {
 	}
 	if msg.ReplyTo == directReply && !lim.DirectReply {
 		f.add(fault("ReplyTo", "%s needs a consumer on the same channel, which this one has not", directReply))
+	}
+	if lim.NoReplies && exchange == "" {
+		f.add(noReply(key, msg.Headers))
 	}
 	size := properties(&f, msg)
 	if len(msg.Headers) > 0 {
@@ -149,6 +154,23 @@ func copies(name string, t amqp.Table) error {
 			}
 		default:
 			return fault(field, "routing key %d: %T, must be a string", i, k)
+		}
+	}
+	return nil
+}
+
+// noReply checks that none of the queues which a message to the default exchange names is a direct reply-to address. Only an answer
+// goes there, by whoever has taken the address apart.
+func noReply(key string, headers amqp.Table) error {
+	if strings.HasPrefix(key, directReply+".") {
+		return fault("Key", "%s is a direct reply-to address", quote(key))
+	}
+	for _, name := range []string{"CC", "BCC"} {
+		keys, _ := headers[name].([]any)
+		for _, k := range keys {
+			if k, ok := k.(string); ok && strings.HasPrefix(k, directReply+".") {
+				return fault(`Headers["`+name+`"]`, "%s is a direct reply-to address", quote(k))
+			}
 		}
 	}
 	return nil

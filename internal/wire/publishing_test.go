@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// aReply looks like a direct reply-to address.
+const aReply = "amq.rabbitmq.reply-to.g1h2.x"
+
 func TestPublishing(t *testing.T) {
 	for name, tt := range map[string]struct {
 		exchange, key string
@@ -45,26 +48,30 @@ func TestPublishing(t *testing.T) {
 		"body above the limit":         {msg: amqp.Publishing{Body: make([]byte, 11)}, lim: Limits{MaxBody: 10}, faults: []string{"Body: 11 bytes, at most 10"}},
 		"body without limit":           {msg: amqp.Publishing{Body: make([]byte, 16<<20+1)}, lim: Limits{MaxBody: -1}},
 
-		"user of the link":    {msg: amqp.Publishing{UserId: "me"}, lim: Limits{User: "me"}},
-		"user unknown":        {msg: amqp.Publishing{UserId: "me"}},
-		"no user":             {lim: Limits{User: "me"}},
-		"another user":        {msg: amqp.Publishing{UserId: "you"}, lim: Limits{User: "me"}, faults: []string{`UserId: "you", but the link's user is "me"`}},
-		"transient":           {msg: amqp.Publishing{DeliveryMode: amqp.Transient}},
-		"delivery mode":       {msg: amqp.Publishing{DeliveryMode: 3}, faults: []string{"DeliveryMode: 3, must be 0, 1 or 2"}},
-		"priority":            {msg: amqp.Publishing{Priority: 255}},
-		"direct reply":        {msg: amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}, lim: Limits{DirectReply: true}},
-		"no direct reply":     {msg: amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}, faults: []string{"ReplyTo: amq.rabbitmq.reply-to needs a consumer on the same channel, which this one has not"}},
-		"another's reply":     {msg: amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to.g1h2"}},
-		"CC":                  {msg: headersOf("CC", []any{"a", x(255)})},
-		"BCC":                 {msg: headersOf("BCC", []any{})},
-		"CC string":           {msg: headersOf("CC", "a"), faults: []string{`Headers["CC"]: string, must be []any of routing keys`}},
-		"BCC nil":             {msg: headersOf("BCC", nil), faults: []string{`Headers["BCC"]: <nil>, must be []any of routing keys`}},
-		"CC of numbers":       {msg: headersOf("CC", []any{"a", 1}), faults: []string{`Headers["CC"]: routing key 1: int, must be a string`}},
-		"CC too long":         {msg: headersOf("CC", []any{x(256)}), faults: []string{`Headers["CC"]: routing key 0: 256 bytes, at most 255`}},
-		"cc is any header":    {msg: headersOf("cc", "a")},
-		"header":              {msg: headersOf("a", []any{math.Inf(1)}), faults: []string{`Headers["a"][0]: +Inf is no number to the broker`}},
-		"headers fill 64 KiB": {msg: headersOf("a", x(64<<10-14-4-2-5))},
-		"headers too large":   {msg: headersOf("a", x(64<<10-14-4-2-4)), faults: []string{"Headers: larger than 65522 bytes when encoded"}},
+		"user of the link":      {msg: amqp.Publishing{UserId: "me"}, lim: Limits{User: "me"}},
+		"user unknown":          {msg: amqp.Publishing{UserId: "me"}},
+		"no user":               {lim: Limits{User: "me"}},
+		"another user":          {msg: amqp.Publishing{UserId: "you"}, lim: Limits{User: "me"}, faults: []string{`UserId: "you", but the link's user is "me"`}},
+		"transient":             {msg: amqp.Publishing{DeliveryMode: amqp.Transient}},
+		"delivery mode":         {msg: amqp.Publishing{DeliveryMode: 3}, faults: []string{"DeliveryMode: 3, must be 0, 1 or 2"}},
+		"priority":              {msg: amqp.Publishing{Priority: 255}},
+		"direct reply":          {msg: amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}, lim: Limits{DirectReply: true}},
+		"no direct reply":       {msg: amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}, faults: []string{"ReplyTo: amq.rabbitmq.reply-to needs a consumer on the same channel, which this one has not"}},
+		"a reply":               {key: aReply},
+		"no request to a reply": {key: aReply, lim: Limits{NoReplies: true}, faults: []string{`Key: "amq.rabbitmq.reply-to.g1h2.x" is a direct reply-to address`}},
+		"no copy to a reply":    {key: "q", msg: amqp.Publishing{Headers: amqp.Table{"BCC": []any{"r", aReply}}}, lim: Limits{NoReplies: true}, faults: []string{`Headers["BCC"]: "amq.rabbitmq.reply-to.g1h2.x" is a direct reply-to address`}},
+		"such a key elsewhere":  {exchange: "x", key: aReply, lim: Limits{NoReplies: true}},
+		"another's reply":       {msg: amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to.g1h2"}},
+		"CC":                    {msg: headersOf("CC", []any{"a", x(255)})},
+		"BCC":                   {msg: headersOf("BCC", []any{})},
+		"CC string":             {msg: headersOf("CC", "a"), faults: []string{`Headers["CC"]: string, must be []any of routing keys`}},
+		"BCC nil":               {msg: headersOf("BCC", nil), faults: []string{`Headers["BCC"]: <nil>, must be []any of routing keys`}},
+		"CC of numbers":         {msg: headersOf("CC", []any{"a", 1}), faults: []string{`Headers["CC"]: routing key 1: int, must be a string`}},
+		"CC too long":           {msg: headersOf("CC", []any{x(256)}), faults: []string{`Headers["CC"]: routing key 0: 256 bytes, at most 255`}},
+		"cc is any header":      {msg: headersOf("cc", "a")},
+		"header":                {msg: headersOf("a", []any{math.Inf(1)}), faults: []string{`Headers["a"][0]: +Inf is no number to the broker`}},
+		"headers fill 64 KiB":   {msg: headersOf("a", x(64<<10-14-4-2-5))},
+		"headers too large":     {msg: headersOf("a", x(64<<10-14-4-2-4)), faults: []string{"Headers: larger than 65522 bytes when encoded"}},
 		"headers and properties too large": {msg: amqp.Publishing{MessageId: "0123456789", Headers: amqp.Table{"a": x(64<<10 - 14 - 4 - 2 - 5)}},
 			faults: []string{"Headers: larger than 65511 bytes when encoded"}},
 		"headers fill a small frame":            {msg: headersOf("a", x(8192-8-14-4-2-5)), lim: Limits{FrameMax: 8192}},

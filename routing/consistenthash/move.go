@@ -36,7 +36,7 @@ func (r *resize) move(ctx context.Context, queue string, to address) (moved int,
 		return 0, err
 	}
 	err = r.conn.Supervise(ctx, queue, reconnect.Topology{}, func(ctx context.Context, ch *amqp.Channel) error {
-		return r.pump(ctx, ch, queue, to, &moved)
+		return r.pump(ctx, ch, queue, rand.Text(), to, &moved)
 	})
 	if err == nil {
 		err = context.Cause(ctx)
@@ -44,8 +44,9 @@ func (r *resize) move(ctx context.Context, queue string, to address) (moved int,
 	return moved, err
 }
 
-// pump moves until its mark comes. Marks of others are of calls that were interrupted.
-func (r *resize) pump(ctx context.Context, ch *amqp.Channel, queue string, to address, moved *int) error {
+// pump moves until its mark comes. Marks of others are of calls that were interrupted; a second one of its own, which is sent again
+// when its connection is lost, is right behind the first, and must not stay: it would be somebody's message.
+func (r *resize) pump(ctx context.Context, ch *amqp.Channel, queue, mark string, to address, moved *int) error {
 	if err := ch.Qos(moveWindow, 0, false); err != nil {
 		return err
 	}
@@ -53,29 +54,32 @@ func (r *resize) pump(ctx context.Context, ch *amqp.Channel, queue string, to ad
 	if err != nil {
 		return err
 	}
-	mark := rand.Text()
 	if err := r.pub.Publish(ctx, "", queue, amqp.Publishing{Headers: amqp.Table{endHeader: mark}}); err != nil {
 		return fmt.Errorf("mark the end of queue %q: %w", queue, err)
 	}
-	last := time.Now()
+	since, ended := time.Now(), false
 	for {
 		batch, err := gather(ctx, deliveries)
 		if err != nil {
 			return err
 		}
 		if len(batch) == 0 {
-			if time.Since(last) > moveStuck {
+			if ended {
+				return nil
+			}
+			if time.Since(since) > moveStuck {
 				return fmt.Errorf("queue %q: its messages do not come: is it consumed? stop all consumers and publishers first", queue)
 			}
 			continue
 		}
-		last = time.Now()
-		n, ended, err := r.forward(ctx, batch, mark, to)
+		since = time.Now()
+		n, last, err := r.forward(ctx, batch, mark, to)
 		*moved += n
+		ended = ended || last
 		if err == nil {
 			err = ch.Ack(batch[len(batch)-1].DeliveryTag, true)
 		}
-		if err != nil || ended {
+		if err != nil || ended && len(batch) < moveWindow {
 			return err
 		}
 	}
