@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -51,14 +50,6 @@ func (m mark) since(n int) figures {
 		Bytes:  float64(end.mem.TotalAlloc-m.mem.TotalAlloc) / count,
 		Writes: (end.writes - m.writes) / count,
 	}
-}
-
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // writeCalls is how many write system calls this process has made, as Linux counts them; 0 elsewhere.
