@@ -78,7 +78,7 @@ func spreadOf(v []float64) spread {
 		return spread{math.NaN(), math.NaN(), math.NaN()}
 	}
 	slices.Sort(v)
-	return spread{v[len(v)/4], v[len(v)/2], v[len(v)-1-len(v)/4]}
+	return spread{v[len(v)/4], (v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[len(v)-1-len(v)/4]}
 }
 
 func medians(fs []figures) figures {

@@ -30,10 +30,14 @@ var growth = []growing{
 
 // growth prints what grows with a number, and how soon both sides are back after a cut.
 func (s *stand) growth(ctx context.Context, out io.Writer) error {
-	fmt.Fprint(out, "\n| what | how many | the driver | ours |\n|---|--:|--:|--:|\n")
+	headed := false
 	for _, g := range growth {
 		if !s.only.MatchString(g.name) {
 			continue
+		}
+		if !headed {
+			fmt.Fprint(out, "\n| what | how many | the driver | ours |\n|---|--:|--:|--:|\n")
+			headed = true
 		}
 		for _, n := range g.numbers {
 			theirs, err := s.grown(ctx, g, n, raw)

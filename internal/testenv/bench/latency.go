@@ -25,7 +25,7 @@ type trips struct {
 }
 
 func newTrips(s spec) *trips {
-	want := int(patience * s.For / pace)
+	want := max(1, int(patience*s.For/pace))
 	return &trips{times: make([]float64, 0, want), want: want, done: make(chan struct{})}
 }
 

@@ -51,25 +51,70 @@ type options struct {
 	profiles string
 }
 
-func parse() (options, error) {
+func parse(args []string) (options, error) {
 	var o options
-	flag.BoolVar(&o.long, "long", false, "instead of the short form: other callers, sizes and links, and how cost grows")
-	only := flag.String("run", "", "only the cases whose name matches this regexp")
-	flag.IntVar(&o.pairs, "pairs", 7, "pairs a case")
-	flag.DurationVar(&o.time, "for", 500*time.Millisecond, "how long a run measures")
-	flag.StringVar(&o.out, "o", "", "file for the table")
-	flag.StringVar(&o.profiles, "profiles", "", "existing directory for a CPU profile of the last run of each case and side")
-	flag.Parse()
-	var err error
-	o.only, err = regexp.Compile(*only)
-	if o.pairs < 1 || o.time <= 0 {
-		err = errors.Join(err, errors.New("-pairs and -for must be positive"))
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.BoolVar(&o.long, "long", false, "instead of the short form: other callers, sizes and links, and how cost grows")
+	only := flags.String("run", "", "only the cases whose name matches this regexp")
+	flags.IntVar(&o.pairs, "pairs", 7, "pairs a case")
+	flags.DurationVar(&o.time, "for", 500*time.Millisecond, "how long a run measures; a consumer's lasts for its number of messages")
+	flags.StringVar(&o.out, "o", "", "file for the table")
+	flags.StringVar(&o.profiles, "profiles", "", "existing directory for a CPU profile of the last run of each case and side")
+	if err := flags.Parse(args); err != nil {
+		return o, err
 	}
-	return o, err
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return o, fmt.Errorf("-run: %w", err)
+	}
+	return o, o.check(flags.Args())
+}
+
+// check finds what would fail later, or do nothing, before anything is measured.
+func (o options) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected %q: there are only flags", rest)
+	case o.pairs < 1 || o.time <= 0:
+		return errors.New("-pairs and -for must be positive")
+	case !o.matches():
+		return fmt.Errorf("-run %q: no case has such a name (with -long there are others)", o.only)
+	}
+	if o.profiles != "" {
+		if dir, err := os.Stat(o.profiles); err != nil || !dir.IsDir() {
+			return fmt.Errorf("-profiles %q is not a directory", o.profiles)
+		}
+	}
+	if o.out == "" {
+		return nil
+	}
+	file, err := os.OpenFile(o.out, os.O_WRONLY|os.O_CREATE, 0o644) // the table of before stays until there is another
+	if err != nil {
+		return fmt.Errorf("-o: %w", err)
+	}
+	return file.Close()
+}
+
+// matches reports whether there is anything to run.
+func (o options) matches() bool {
+	for _, c := range cases(o.long) {
+		if o.only.MatchString(c.name) {
+			return true
+		}
+	}
+	for _, g := range growth {
+		if o.long && o.only.MatchString(g.name) {
+			return true
+		}
+	}
+	return false
 }
 
 func parent(ctx context.Context) (err error) {
-	o, err := parse()
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -97,6 +142,10 @@ func (s *stand) tables(ctx context.Context, out io.Writer) error {
 	head(out)
 	for _, c := range cases(s.long) {
 		if !s.only.MatchString(c.name) {
+			continue
+		}
+		if c.link == linkTLS && s.broker.TLSURL == "" {
+			fmt.Fprintf(os.Stderr, "bench: left out, for want of a TLS listener (not with AMQP_URL): %s\n", c.name)
 			continue
 		}
 		r, err := s.compare(ctx, c)

@@ -179,5 +179,9 @@ func (s *stand) remove(sp spec) error {
 	if sp.Exchange != "" {
 		made = sp.subscription().Topology()
 	}
+	if sp.Path == "topology" { // not the run's to do, which may be ended at any time
+		t := sp.entities()
+		made.Queues, made.Exchanges = append(made.Queues, t.Queues...), t.Exchanges
+	}
 	return remove(ch, made)
 }

@@ -26,11 +26,11 @@ func topologyOurs(ctx context.Context, s spec, conn *reconnect.Conn) (f figures,
 	s.proxy.Cut()
 	began := time.Now()
 	<-lost
-	if ch, err = conn.Channel(ctx); err != nil {
+	if _, err = conn.Channel(ctx); err != nil {
 		return f, err
 	}
 	f.Seconds = time.Since(began).Seconds()
-	return f, remove(ch, t)
+	return f, nil
 }
 
 // entities is a topology of so many: a fifth exchanges, two fifths queues, two fifths bindings.
