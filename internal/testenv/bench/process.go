@@ -31,7 +31,7 @@ func child(ctx context.Context) error {
 
 // process is a run in a process of its own.
 func process(ctx context.Context, s spec) (f figures, err error) {
-	ctx, cancel := context.WithTimeout(ctx, runTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, runTime, fmt.Errorf("not done in %v", runTime))
 	defer cancel()
 	cmd, told, err := command(ctx, s)
 	if err != nil {
@@ -39,6 +39,9 @@ func process(ctx context.Context, s spec) (f figures, err error) {
 	}
 	cmd.Stdin = bytes.NewReader(told)
 	said, err := cmd.Output()
+	if err != nil && ctx.Err() != nil { // so it was killed: not its fault
+		return f, fmt.Errorf("%s: %w", s.Side, context.Cause(ctx))
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return f, fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
