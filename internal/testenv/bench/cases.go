@@ -60,6 +60,8 @@ func cases(long bool) []benchCase {
 		{name: "C1 consume, prefetch 100, one worker, classic", path: "consume", queue: classic, callers: 1, size: 256, prefetch: 100, messages: 15000, target: c1},
 		{name: "C2 consume, prefetch 100, 16 workers, quorum", path: "consume", queue: quorum, callers: 16, size: 256, prefetch: 100, messages: 15000, target: c1},
 		{name: "C2 consume, prefetch 100, 16 workers, classic", path: "consume", queue: classic, callers: 16, size: 256, prefetch: 100, messages: 15000, target: c1},
+		{name: "C2 the same, the driver with prefetch 1,600, quorum", path: "consume-wide", queue: quorum, callers: 16, size: 256, prefetch: 100, messages: 15000},
+		{name: "C2 the same, the driver with prefetch 1,600, classic", path: "consume-wide", queue: classic, callers: 16, size: 256, prefetch: 100, messages: 15000},
 		{name: "C3 subscriber, all defaults, quorum", path: "subscribe", queue: quorum, callers: 1, size: 256, messages: 15000, target: c3},
 		{name: "work queue, all defaults: prefetch 1, quorum", path: "consume", queue: quorum, callers: 1, size: 256, messages: 2000},
 		{name: "R1 call, 16 callers", path: "call", queue: classic, callers: 16, size: 256, target: r1},

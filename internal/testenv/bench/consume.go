@@ -51,6 +51,12 @@ func consumeRaw(ctx context.Context, s spec, conn *amqp.Connection) (figures, er
 	return c.wait(ctx)
 }
 
+// consumeWideRaw has as much unacknowledged on its channel as our workers have together on theirs.
+func consumeWideRaw(ctx context.Context, s spec, conn *amqp.Connection) (figures, error) {
+	s.Prefetch *= s.Callers
+	return consumeRaw(ctx, s, conn)
+}
+
 func workOurs(ctx context.Context, s spec, conn *reconnect.Conn) (figures, error) {
 	c := newCounter(s.Messages)
 	w, err := workqueue.NewWorker(conn, s.workQueue(), c.handle, workqueue.WorkerConfig{Concurrency: s.Callers, Prefetch: s.Prefetch})

@@ -42,18 +42,19 @@ type runFunc func(context.Context, spec) (figures, error)
 
 // paths are what a run can do, by the names of both sides' functions for it.
 var paths = map[string]map[string]runFunc{
-	"publish":   {raw: onRaw(publishRaw), ours: onOurs(publishOurs)},
-	"batch":     {raw: onRaw(batchRaw), ours: onOurs(batchOurs)},
-	"consume":   {raw: onRaw(consumeRaw), ours: onOurs(workOurs)},
-	"subscribe": {raw: onRaw(consumeRaw), ours: onOurs(subscribeOurs)},
-	"call":      {raw: onRaw(callPersistent), ours: onOurs(callOurs)},
-	"call-fast": {raw: onRaw(callTransient), ours: onOurs(callOurs)},
-	"serve":     {raw: onRaw(serve)},
-	"latency":   {raw: onRaw(latencyRaw), ours: onOurs(latencyOurs)},
-	"idle":      {raw: onRaw(idleRaw), ours: onOurs(idleOurs)},
-	"inflight":  {raw: proxied(inFlightRaw), ours: proxied(inFlightOurs)},
-	"recover":   {raw: proxied(recoverRaw), ours: proxied(onOurs(recoverOurs))},
-	"topology":  {ours: proxied(onOurs(topologyOurs))},
+	"publish":      {raw: onRaw(publishRaw), ours: onOurs(publishOurs)},
+	"batch":        {raw: onRaw(batchRaw), ours: onOurs(batchOurs)},
+	"consume":      {raw: onRaw(consumeRaw), ours: onOurs(workOurs)},
+	"consume-wide": {raw: onRaw(consumeWideRaw), ours: onOurs(workOurs)},
+	"subscribe":    {raw: onRaw(consumeRaw), ours: onOurs(subscribeOurs)},
+	"call":         {raw: onRaw(callPersistent), ours: onOurs(callOurs)},
+	"call-fast":    {raw: onRaw(callTransient), ours: onOurs(callOurs)},
+	"serve":        {raw: onRaw(serve)},
+	"latency":      {raw: onRaw(latencyRaw), ours: onOurs(latencyOurs)},
+	"idle":         {raw: onRaw(idleRaw), ours: onOurs(idleOurs)},
+	"inflight":     {raw: proxied(inFlightRaw), ours: proxied(inFlightOurs)},
+	"recover":      {raw: proxied(recoverRaw), ours: proxied(onOurs(recoverOurs))},
+	"topology":     {ours: proxied(onOurs(topologyOurs))},
 }
 
 func (s spec) run(ctx context.Context) (figures, error) {
