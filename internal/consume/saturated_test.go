@@ -15,7 +15,7 @@ import (
 // In a process that computes on all its processors a worker keeps up with the bare driver: no message waits for a time slice
 // of its own. (It took more than thirty times as long when the worker yielded before it waited for a message.)
 func TestSaturatedProcessors(t *testing.T) {
-	const n = 300
+	const n = 200
 	r := newRig(t, nil)
 	r.publish(0, n)
 	stop := saturate()
