@@ -197,7 +197,7 @@ func TestLossWhileStopping(t *testing.T) {
 func TestStopWaitsForWhatCanBeConfirmed(t *testing.T) {
 	t.Parallel()
 	box, in := newBox(t, Config{}), newInbox(t)
-	r, proxy := unanswered(t, box, in, 100, RelayConfig{Batch: 100})
+	r, proxy := unanswered(t, box, in, 100, RelayConfig{Batch: 200})
 	storeNumbered(t, box, in.queue, 101, 50)
 	r.cancel()
 	require.Never(t, r.isOver, 500*time.Millisecond, 50*time.Millisecond, "it waits")

@@ -256,7 +256,7 @@ func TestStopInGoodOrder(t *testing.T) {
 	box, pub := newBox(t, Config{}), new(fake)
 	hold := make(chan struct{})
 	pub.set(func(context.Context, []reconnect.Message) error { <-hold; return nil })
-	r := relay(t, box, pub, RelayConfig{Batch: 2})
+	r := relay(t, box, pub, RelayConfig{Batch: 4})
 	store(t, box, "a", "b", "c", "d", "e")
 	testenv.Eventually(t, patience, func() bool { return len(pub.calledWith()) == 1 }, "it sends")
 	r.cancel()

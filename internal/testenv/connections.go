@@ -84,13 +84,15 @@ lists:sum([Cut(Pid) || {Pid, _} <- Found]).`, map[string]string{"prefix": namePr
 }
 
 // CloseChannels has the broker close, with 406 PRECONDITION_FAILED, all channels of the connections whose
-// connection_name begins with namePrefix; the connections stay. It returns how many channels. They are closed as for
-// a client's own mistake: the broker is made to see an ack of a delivery that never was.
+// connection_name begins with namePrefix; the connections stay. It returns how many channels, once they have ended: nothing
+// is delivered to them any more. They are closed as for a client's own mistake: the broker is made to see an ack of a
+// delivery that never was.
 func (b *Broker) CloseChannels(tb testing.TB, namePrefix string) int {
 	tb.Helper()
 	var n int
 	b.evalWith(tb, &n, found+channelsOf+`
-[rabbit_channel:do(Pid, {'basic.ack', 16#7fffffffffffffff, false}) || {Pid, _} <- Channels],
+Refs = [begin rabbit_channel:do(Pid, {'basic.ack', 16#7fffffffffffffff, false}), monitor(process, Pid) end || {Pid, _} <- Channels],
+[receive {'DOWN', Ref, _, _, _} -> ok after 5000 -> ok end || Ref <- Refs],
 length(Channels).`, map[string]string{"prefix": namePrefix})
 	return n
 }
