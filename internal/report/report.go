@@ -76,8 +76,9 @@ func State(ctx context.Context, phase, reason string) {
 	}
 }
 
-// Consumes tells the supervisor, before anything is consumed, from which queue that will be ("" for one that is
-// the channel's own, direct reply-to), and that the caller minds Leave. When it returns false the caller returns nil without consuming: it will be called again on another connection.
+// Consumes tells the supervisor, before anything is consumed, from which queue that will be ("" for one that is the
+// channel's own, direct reply-to), and that the caller minds Leave. When it returns false the caller returns nil without
+// consuming: it will be called again on another connection.
 func Consumes(ctx context.Context, queue string) bool {
 	if s := of(ctx); s.Consumes != nil {
 		return s.Consumes(queue)
