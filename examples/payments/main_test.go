@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,10 +19,16 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
+// endAtOnce has shops and banks that are built with the race detector not wait for a second when they end.
+func endAtOnce(t *testing.T) {
+	t.Helper()
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
+}
+
 // Ten kills, 1,000 in make chaos, of processes, and of the broker and the database in between: the sums are exact.
 func TestChaosExactToTheUnit(t *testing.T) {
 	broker, database := testenv.NodeAndPostgres(t)
-	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0") // else shop and bank take a second each to end
+	endAtOnce(t)
 	// RabbitMQ restarts in a second when the Erlang machine it runs in goes on. All that it had in memory is gone all the same.
 	kills, restart := 10, func() { broker.Eval(t, nil, "ok = rabbit:stop(), ok = rabbit:start(), ok.") }
 	if os.Getenv("WARREN_CHAOS") != "" {
@@ -49,5 +56,22 @@ func TestChaosExactToTheUnit(t *testing.T) {
 	require.False(t, broker.Queue(t, w.Queue).Exists, "nothing is left behind")
 	for _, c := range out.String() {
 		require.True(t, c == '\n' || c >= ' ' && c <= '~', "%q on the terminal", c)
+	}
+}
+
+// A process is stopped in good order wherever it is, also on its way up.
+func TestStopsWhileItStarts(t *testing.T) {
+	endAtOnce(t)
+	w := world{Broker: testenv.Shared(t).URL(), Database: testenv.Postgres(t), Queue: testenv.Name(t, "payments")}
+	l, err := openLedger(t.Context(), w)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.close()) }()
+	for _, role := range []string{"shop", "bank"} {
+		for after := time.Duration(0); after <= 200*time.Millisecond; after += 20 * time.Millisecond {
+			p, err := launch(role, w, os.Stderr)
+			require.NoError(t, err)
+			pause(t.Context(), after)
+			require.NoError(t, p.stop(mayStop), "the %s, %v after it was started", role, after)
+		}
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 )
 
 // process is a running shop or bank.
 type process struct {
 	role  string
-	cmd   *exec.Cmd // with the other end of a pipe that it reads, to notice the death of its parent
+	cmd   *exec.Cmd
+	stdin io.Closer // that it closes, by itself or by the death of this process, tells the other one to stop
 	ended chan error
 }
 
@@ -31,7 +31,7 @@ func launch(role string, w world, stderr io.Writer) (*process, error) {
 	p := &process{role: role, cmd: exec.Command(self), ended: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), roleEnv+"="+role, worldEnv+"="+string(where))
 	p.cmd.Stderr = stderr
-	if _, err := p.cmd.StdinPipe(); err != nil { // it closes when this process dies, and then the other one ends, too
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
@@ -53,12 +53,9 @@ func (p *process) kill() error {
 	return err
 }
 
-// stop lets it finish what it has begun, and waits.
+// stop lets it finish what it has begun, and waits. A signal would end it at once while it has only just been started.
 func (p *process) stop(within time.Duration) error {
-	err := p.cmd.Process.Signal(syscall.SIGTERM)
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil
-	}
+	err := p.stdin.Close()
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {

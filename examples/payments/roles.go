@@ -43,20 +43,21 @@ type payment struct {
 	Amount  int64 // in cents
 }
 
-// play is the main function of a process that is to be killed. It ends by itself at SIGTERM, and when its parent is gone.
+// play is the main function of a process that is to be killed. It stops in good order when its standard input ends, which
+// is at the latest when its parent does.
 func play(role string) (exit int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	go func() {
+		defer stop()
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(2) // nobody is there any more
 	}()
 	var w world
 	err := json.Unmarshal([]byte(os.Getenv(worldEnv)), &w)
 	if err == nil {
 		err = map[string]func(context.Context, world) error{"shop": shop, "bank": bank}[role](ctx, w)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, context.Canceled) { // that is the end of one stopped while it was still connecting
 		fmt.Fprintln(os.Stderr, role+":", err)
 		return 1
 	}

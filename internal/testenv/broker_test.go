@@ -70,6 +70,27 @@ func TestCutConnections(t *testing.T) {
 	require.Zero(t, b.CutConnections(t, mine+"-none"))
 }
 
+// The broker lists a connection and a channel when a process of its own comes to it, which may be after they are of use.
+func TestConnectionsThatAreNotListedYet(t *testing.T) {
+	b := testenv.Shared(t)
+	name := testenv.Name(t, "conn")
+	// It handles nothing for a while, as when thousands of channels have just ended.
+	busy := func() {
+		b.Eval(t, nil, "sys:suspend(pg_local), spawn(fun() -> timer:sleep(300), sys:resume(pg_local) end), ok.")
+	}
+	busy()
+	conn := b.DialNamed(t, name)
+	cut := conn.NotifyClose(make(chan *amqp.Error, 1))
+	channel(t, conn)
+	require.Equal(t, 1, b.CloseChannels(t, name))
+
+	busy()
+	late := b.DialNamed(t, name).NotifyClose(make(chan *amqp.Error, 1))
+	require.Equal(t, 2, b.CutConnections(t, name))
+	closed(t, cut)
+	closed(t, late)
+}
+
 func TestCloseChannels(t *testing.T) {
 	b := testenv.Shared(t)
 	name := testenv.Name(t, "conn")

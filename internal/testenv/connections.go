@@ -29,9 +29,12 @@ type ChannelInfo struct {
 }
 
 // found begins every expression about connections: Found holds {reader process, connection_name} of the connections
-// whose connection_name begins with $prefix. One that ends meanwhile is no longer there to be asked.
+// whose connection_name begins with $prefix. One that ends meanwhile is no longer there to be asked. Connections and channels
+// enter the lists by a message to a process of each node, pg_local, which may have many to handle: the lists are complete
+// once it has answered.
 const found = `
 Prefix = $prefix,
+_ = rpc:multicall(pg_local, sync, [], 5000),
 Strings = fun(Table) -> maps:from_list([{K, V} || {K, longstr, V} <- Table]) end,
 Ask = fun(Pid, Items) -> try rabbit_networking:connection_info(Pid, Items) catch _:_ -> [] end end,
 Matches = fun(Name) -> binary:longest_common_prefix([Prefix, Name]) =:= byte_size(Prefix) end,

@@ -41,7 +41,7 @@ func StartPooler(ctx context.Context, rawURL string, sessions int) (*Pooler, err
 			return p, nil
 		}
 		err = errors.Join(err, p.Remove())
-		if attempt == 3 || !strings.Contains(err.Error(), "in use") { // somebody was faster at the port
+		if attempt == 3 || !taken.MatchString(err.Error()) { // somebody was faster at the port
 			return nil, err
 		}
 	}

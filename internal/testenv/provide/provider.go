@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
+	"regexp"
 	"sync"
 
 	"github.com/warrenmq/warren/internal/testenv/engine"
@@ -71,7 +71,7 @@ func (p *Provider) Node(ctx context.Context) (*RabbitMQ, error) {
 }
 
 func (p *Provider) startRabbit(ctx context.Context, kind Kind, spec nodeSpec) (*RabbitMQ, error) {
-	return start(p, "eaddrinuse", func() (*RabbitMQ, error) {
+	return start(p, func() (*RabbitMQ, error) {
 		if kind == Local {
 			return startLocalRabbit(ctx, spec)
 		}
@@ -87,7 +87,7 @@ func (p *Provider) startRabbit(ctx context.Context, kind Kind, spec nodeSpec) (*
 // Cluster starts a RabbitMQ cluster of so many nodes, in containers whatever the provider's kind is, for only there can
 // they all come up under addresses of their own. The nodes have no management API.
 func (p *Provider) Cluster(ctx context.Context, size int) (*Cluster, error) {
-	return start(p, "eaddrinuse", func() (*Cluster, error) {
+	return start(p, func() (*Cluster, error) {
 		image := cmp.Or(os.Getenv("WARREN_RABBITMQ_IMAGE"), rabbitImage)
 		h, err := p.containers(ctx, image)
 		if err != nil {
@@ -121,7 +121,7 @@ func (p *Provider) PostgresNode(ctx context.Context) (*Postgres, error) {
 }
 
 func (p *Provider) startPostgres(ctx context.Context, kind Kind) (*Postgres, error) {
-	return start(p, "Address already in use", func() (*Postgres, error) {
+	return start(p, func() (*Postgres, error) {
 		if kind == Local {
 			return startLocalPostgres(ctx)
 		}
@@ -158,9 +158,12 @@ func (p *Provider) containers(ctx context.Context, image string) (*helper, error
 	return h, err
 }
 
+// taken finds what Erlang, RabbitMQ, PostgreSQL and Docker say of a port that is not free.
+var taken = regexp.MustCompile(`(?i)eaddrinuse|port_already_used|address already in use|port is already allocated`)
+
 // start starts a server and has Close remove it. The ports are chosen before the server uses them, so another process
-// may be faster, which the server tells by the text taken, or Docker by its own: then it is tried again with others.
-func start[S interface{ Remove() error }](p *Provider, taken string, start func() (S, error)) (S, error) {
+// may be faster: then it is tried again with others.
+func start[S interface{ Remove() error }](p *Provider, start func() (S, error)) (S, error) {
 	for attempt := 1; ; attempt++ {
 		s, err := start()
 		if err == nil {
@@ -169,7 +172,7 @@ func start[S interface{ Remove() error }](p *Provider, taken string, start func(
 			p.started = append(p.started, s)
 			return s, nil
 		}
-		if attempt == 3 || !strings.Contains(err.Error(), taken) && !strings.Contains(err.Error(), "port is already allocated") {
+		if attempt == 3 || !taken.MatchString(err.Error()) {
 			return s, err
 		}
 	}

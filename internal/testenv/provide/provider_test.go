@@ -21,6 +21,8 @@ func TestStartTriesOtherPorts(t *testing.T) {
 	}{
 		{name: "at once", tries: 1, ok: true},
 		{name: "port taken", fails: []string{"boom eaddrinuse boom"}, tries: 2, ok: true},
+		{name: "port of the distribution taken", fails: []string{`{dist_port_already_used,37669,not_erlang,"localhost"}`}, tries: 2, ok: true},
+		{name: "port taken before PostgreSQL", fails: []string{"could not bind IPv4 address: Address already in use"}, tries: 2, ok: true},
 		{name: "port taken on the engine", fails: []string{"Bind for 127.0.0.1:1 failed: port is already allocated"}, tries: 2, ok: true},
 		{name: "always taken", fails: []string{"eaddrinuse", "eaddrinuse", "eaddrinuse"}, tries: 3},
 		{name: "another reason", fails: []string{"no disk"}, tries: 1},
@@ -29,7 +31,7 @@ func TestStartTriesOtherPorts(t *testing.T) {
 			p := new(Provider)
 			server := new(fakeServer)
 			tries := 0
-			_, err := start(p, "eaddrinuse", func() (*fakeServer, error) {
+			_, err := start(p, func() (*fakeServer, error) {
 				tries++
 				if tries <= len(tt.fails) {
 					return nil, errors.New(tt.fails[tries-1])
