@@ -19,6 +19,9 @@ const (
 	everySo = 50
 )
 
+// roles are those of the processes.
+var roles = []string{"shop", "bank"}
+
 // director has the processes running, and killed.
 type director struct {
 	*ledger
@@ -42,7 +45,7 @@ func direct(ctx context.Context, out io.Writer, w world, own []service, kills in
 		}
 	}()
 	began := time.Now()
-	for _, role := range []string{"shop", "bank"} {
+	for _, role := range roles {
 		if err := d.launch(role); err != nil {
 			return r, err
 		}
@@ -55,7 +58,9 @@ func direct(ctx context.Context, out io.Writer, w world, own []service, kills in
 	if err := d.finish(ctx); err != nil {
 		return r, err
 	}
-	r, err = d.result(ctx)
+	if r, err = d.result(ctx); err == nil {
+		r.InQueue, err = d.takeRest(ctx)
+	}
 	r.Kills, r.Took = d.kills, time.Since(began)
 	return r, err
 }
@@ -67,7 +72,7 @@ func (d *director) launch(role string) (err error) {
 
 // killOne kills the shop or the bank as soon as it has done something since it was started, and starts it anew.
 func (d *director) killOne(ctx context.Context) error {
-	role := []string{"shop", "bank"}[rand.IntN(2)]
+	role := roles[rand.IntN(len(roles))]
 	before := max(d.progress(ctx, role), 0)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the %s does nothing", role))
 	defer cancel()
@@ -113,7 +118,7 @@ func (d *director) finish(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	for _, role := range []string{"shop", "bank"} {
+	for _, role := range roles {
 		errs = append(errs, d.running[role].stop(mayStop))
 		delete(d.running, role)
 	}

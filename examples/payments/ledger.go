@@ -96,6 +96,29 @@ func (l *ledger) closeShop(ctx context.Context) error {
 	return err
 }
 
+// takeRest takes what is left in the queue and returns how many of the messages nobody has booked. A bank that is stopped gives
+// back what it has not begun: that may be messages that came once more.
+func (l *ledger) takeRest(ctx context.Context) (unbooked int, err error) {
+	ch, err := l.conn.Channel(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, ch.Close()) }()
+	for {
+		d, ok, err := ch.Get(l.Queue, true)
+		if err != nil || !ok {
+			return unbooked, err
+		}
+		var booked bool
+		if err := l.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM inbox WHERE key::text = $1)", d.MessageId).Scan(&booked); err != nil {
+			return unbooked, err
+		}
+		if !booked {
+			unbooked++
+		}
+	}
+}
+
 // result is both sides compared.
 type result struct {
 	Orders, Booked, Arrived  int   // orders, messages handled, deliveries noted

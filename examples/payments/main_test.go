@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/warrenmq/warren/internal/testenv"
+	"github.com/warrenmq/warren/reconnect"
 )
 
 // TestMain is the shop's and the bank's main function, too: they are this program, started once more.
@@ -66,12 +69,33 @@ func TestStopsWhileItStarts(t *testing.T) {
 	l, err := openLedger(t.Context(), w)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.close()) }()
-	for _, role := range []string{"shop", "bank"} {
+	for _, role := range roles {
 		for after := time.Duration(0); after <= 200*time.Millisecond; after += 20 * time.Millisecond {
 			p, err := launch(role, w, os.Stderr)
 			require.NoError(t, err)
 			pause(t.Context(), after)
 			require.NoError(t, p.stop(mayStop), "the %s, %v after it was started", role, after)
 		}
+	}
+}
+
+// What is left in the queue counts when it was never booked.
+func TestTakeRest(t *testing.T) {
+	w := world{Broker: testenv.Shared(t).URL(), Database: testenv.Postgres(t), Queue: testenv.Name(t, "payments")}
+	l, err := openLedger(t.Context(), w)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.close()) }()
+	booked, lost := uuid.NewString(), uuid.NewString()
+	_, err = l.pool.Exec(t.Context(), "INSERT INTO inbox (consumer, key) VALUES ('bank', $1)", booked)
+	require.NoError(t, err)
+	pub, err := l.conn.NewPublisher(reconnect.PublisherConfig{})
+	require.NoError(t, err)
+	for _, id := range []string{booked, lost, booked} {
+		require.NoError(t, pub.PublishBatch(t.Context(), []reconnect.Message{{Key: w.Queue, Publishing: amqp.Publishing{MessageId: id}}}))
+	}
+	for _, want := range []int{1, 0} {
+		n, err := l.takeRest(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, n)
 	}
 }

@@ -100,20 +100,30 @@ func shop(ctx context.Context, w world) error {
 	return err
 }
 
+// errShut ends the taking of orders.
+var errShut = errors.New("the shop is closed")
+
 // takeOrders takes orders until the shop is closed.
 func takeOrders(ctx context.Context, pool *pgxpool.Pool, box *outbox.Outbox, queue string) error {
 	for {
-		var open bool
-		if err := pool.QueryRow(ctx, "SELECT open FROM shop").Scan(&open); err != nil || !open {
-			return err
-		}
 		p := payment{Account: rand.IntN(accounts), Amount: rand.Int64N(10_000)}
 		err := box.InTx(ctx, func(tx pgx.Tx) error { // the order and the message about it: both, or neither
+			var open bool
+			// Whoever closes the shop waits for the order that has seen it open.
+			if err := tx.QueryRow(ctx, "SELECT open FROM shop FOR SHARE").Scan(&open); err != nil {
+				return err
+			}
+			if !open {
+				return errShut
+			}
 			if _, err := tx.Exec(ctx, "INSERT INTO orders (account, amount) VALUES ($1, $2)", p.Account, p.Amount); err != nil {
 				return err
 			}
 			return box.Enqueue(ctx, tx, outbox.Message{Key: queue, JSON: p})
 		})
+		if errors.Is(err, errShut) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
