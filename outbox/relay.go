@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/internal/pg"
 	"github.com/warrenmq/warren/reconnect"
 )
@@ -32,6 +31,10 @@ import (
 // The relay calls PublishBatch from one goroutine for each lane. When it stops it lets the call that is going on end, and
 // ends its ctx after ShutdownTimeout; Run waits for it to return. A *reconnect.Publisher, which is told, ends its call as soon
 // as nothing is left that could be confirmed, also behind the publisher of a pattern or whatever else passes the ctx on.
+//
+// A Publisher may have a method Closing() <-chan struct{}, as those of packages reconnect, direct, topic and consistenthash do,
+// and what embeds one: Run ends, with reconnect.ErrClosed, when the channel is closed. Without it a relay notices with the next
+// message that its publisher is closed.
 type Publisher interface {
 	PublishBatch(ctx context.Context, msgs []reconnect.Message) error
 }
@@ -170,9 +173,8 @@ func NewRelay(o *Outbox, pub Publisher, cfg RelayConfig) (*Relay, error) {
 // waits for the confirmations of what it has sent, for up to ShutdownTimeout but only while they can still come, deletes that,
 // gives up the lead, and returns nil, or an error that counts the messages that will be sent again because they were not
 // confirmed or not deleted in time. What it has fetched and not sent stays. It returns earlier only, after the same, when its
-// publisher is closed, with reconnect.ErrClosed: at once when the Conn of a *reconnect.Publisher begins to close, whatever the
-// relay does then, with the next message when the Publisher is another one. It may be called again afterwards, but not twice
-// at once.
+// publisher is closed, with reconnect.ErrClosed: at once, whatever it does then, when the publisher has Closing, see Publisher. It
+// may be called again afterwards, but not twice at once.
 //
 // A database that is away, or has no tables yet, is asked again with backoff.
 func (r *Relay) Run(ctx context.Context) error {
@@ -198,10 +200,17 @@ func (r *Relay) runLanes(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	quit := func(err error) { cancel(closed{err}) }
-	if life := leave.LifeOf(r.pub); life != nil {
-		defer context.AfterFunc(life, func() { quit(context.Cause(life)) })()
-	}
 	var all sync.WaitGroup
+	if p, ok := r.pub.(interface{ Closing() <-chan struct{} }); ok {
+		closing := p.Closing()
+		all.Go(func() {
+			select {
+			case <-closing:
+				quit(reconnect.ErrClosed)
+			case <-ctx.Done():
+			}
+		})
+	}
 	var mu sync.Mutex
 	var faults []error
 	started := map[int]bool{}

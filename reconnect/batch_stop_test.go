@@ -83,12 +83,18 @@ func TestPublishBatchWhoseCallerStopsWithoutALink(t *testing.T) {
 	}
 }
 
-func TestLifeOfAPublisher(t *testing.T) {
+func TestClosing(t *testing.T) {
 	t.Parallel()
-	p, _, _ := proxied(t, PublisherConfig{})
-	life := leave.LifeOf(p.p)
-	require.NoError(t, life.Err())
+	p, proxy, queue := proxied(t, PublisherConfig{})
+	closing := p.p.Closing()
+	proxy.Cut()
+	require.NoError(t, p.publish("", queue, "after a cut"))
+	select {
+	case <-closing:
+		t.Fatal("a loss is no end")
+	default:
+	}
 	require.NoError(t, p.conn.Close(t.Context()))
-	require.ErrorIs(t, context.Cause(life), ErrClosed)
-	require.Nil(t, leave.LifeOf(p))
+	receive(t, closing, time.Second, "the end")
+	require.ErrorIs(t, p.publish("", queue, "too late"), ErrClosed)
 }

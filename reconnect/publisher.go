@@ -10,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/warrenmq/warren/internal/backoff"
-	"github.com/warrenmq/warren/internal/leave"
 	"github.com/warrenmq/warren/internal/telemetry"
 )
 
@@ -63,15 +62,9 @@ func (c *Conn) NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	return p, nil
 }
 
-// A relay has to end with its publisher even when it has nothing to publish.
-func init() {
-	leave.LifeOf = func(publisher any) context.Context {
-		if p, ok := publisher.(*Publisher); ok {
-			return p.conn.life
-		}
-		return nil
-	}
-}
+// Closing returns a channel that is closed when Close of the Publisher's Conn begins: whatever is published from then on
+// fails with ErrClosed. Whoever has nothing to publish may wait for it, as a relay of package outbox does.
+func (p *Publisher) Closing() <-chan struct{} { return p.conn.life.Done() }
 
 func newPublisher(c *Conn, cfg PublisherConfig) *Publisher {
 	p := &Publisher{conn: c, cfg: cfg, quarantine: quarantine{turn: make(chan struct{}, 1)},

@@ -91,6 +91,9 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 	return prefix.Wrap(p.outlet.Package, err)
 }
 
+// Closing returns a channel that is closed when Close of the Publisher's Conn begins, see reconnect.Publisher.Closing.
+func (p *Publisher) Closing() <-chan struct{} { return p.pub.Closing() }
+
 // merge fills the outcome of a batch of the remaining messages into all.
 func merge(all reconnect.BatchError, rest error) error {
 	var entries reconnect.BatchError

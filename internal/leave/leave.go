@@ -43,7 +43,3 @@ func Whole(ctx context.Context) context.Context {
 	}
 	return ctx
 }
-
-// LifeOf returns a context that ends when the Conn of publisher, a *reconnect.Publisher, begins to close; for anything else
-// nil. Package reconnect puts it here.
-var LifeOf func(publisher any) context.Context

@@ -113,6 +113,9 @@ func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) 
 	return prefix.Wrap("consistenthash: publish a batch", faults)
 }
 
+// Closing returns a channel that is closed when Close of the Publisher's Conn begins, see reconnect.Publisher.Closing.
+func (p *Publisher) Closing() <-chan struct{} { return p.pub.Closing() }
+
 func (p *Publisher) send(ctx context.Context, batch []reconnect.Message) error {
 	if len(batch) == 0 {
 		return nil

@@ -55,3 +55,6 @@ func (p *Publisher) PublishJSON(ctx context.Context, key string, v any) error {
 func (p *Publisher) PublishBatch(ctx context.Context, msgs []reconnect.Message) error {
 	return p.inner.PublishBatch(ctx, msgs)
 }
+
+// Closing returns a channel that is closed when Close of the Publisher's Conn begins, see reconnect.Publisher.Closing.
+func (p *Publisher) Closing() <-chan struct{} { return p.inner.Closing() }
