@@ -163,7 +163,7 @@ func TestClientComesBackFromApart(t *testing.T) {
 	require.NotEmpty(t, s.broker.Connections(t, apart))
 	close(show)
 	testenv.Eventually(t, patience, other.isBack, "nobody but the bad one need be apart any more")
-	require.NotEmpty(t, s.reasonOf("bad"))
+	testenv.Eventually(t, patience, func() bool { return s.reasonOf("bad") != "" }, "the state says why it is apart")
 	cancel()
 	require.NoError(t, receive(t, done, "the bad one's end"))
 	close(release)
