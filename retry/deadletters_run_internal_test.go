@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"syscall"
 	"testing"
@@ -56,4 +57,36 @@ func TestFirstSignOfALoss(t *testing.T) {
 		})
 	}
 	require.False(t, errors.Is(reconnect.ErrClosed, amqp.ErrClosed), "the end of the Conn is none")
+}
+
+// A connection that is lost between two of the questions that tell what kind of queue it is says nothing about the queue.
+func TestLossIsNoDifference(t *testing.T) {
+	t.Parallel()
+	broker := testenv.Shared(t)
+	name := testenv.Name(t, "jobs")
+	ch, err := broker.Dial(t).Channel()
+	require.NoError(t, err)
+	_, err = ch.QueueDeclare(deadLetterQueue(name), true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic})
+	require.NoError(t, err)
+	t.Cleanup(func() { broker.DeleteQueue(t, deadLetterQueue(name)) })
+	proxy := testenv.Proxy(t, broker.URL())
+	conn, err := reconnect.Dial(t.Context(), proxy.URL(), reconnect.Config{Name: name, BackoffMin: 10 * time.Millisecond,
+		BackoffMax: 10 * time.Millisecond, Logger: testenv.Logger(io.Discard)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
+	l, err := NewDeadLetters(conn, name)
+	require.NoError(t, err)
+	lost := 0
+	for range 60 {
+		time.AfterFunc(rand.N(8*time.Millisecond), func() { proxy.Cut() })
+		k, err := l.prove(t.Context())
+		if err == nil {
+			require.False(t, k.quorum)
+			continue
+		}
+		lost++
+		var differs *reconnect.TopologyError
+		require.False(t, errors.As(err, &differs), "%v", err)
+	}
+	t.Logf("lost in %d of 60 calls", lost)
 }
