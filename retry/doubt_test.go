@@ -188,7 +188,7 @@ func TestOrderedHandlersAreNotCopied(t *testing.T) {
 	t.Run("partitions", func(t *testing.T) {
 		t.Parallel()
 		s := newSetup(t)
-		p := consistenthash.Partitions{Name: testenv.Name(t, "bookings"), Count: 2}
+		p := consistenthash.Partitions{Name: testenv.Name(t, "partitions"), Count: 2}
 		require.NoError(t, s.conn.Declare(s.within(patience), p.Topology()))
 		t.Cleanup(func() {
 			for _, q := range p.Topology().Queues {

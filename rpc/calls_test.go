@@ -252,7 +252,7 @@ func TestPropertiesAndHeaders(t *testing.T) {
 func TestExchangeAndKeys(t *testing.T) {
 	t.Parallel()
 	s := newSetup(t)
-	exchange := testenv.Name(t, "pricing.exchange")
+	exchange := testenv.Name(t, "exchange")
 	t.Cleanup(func() { require.NoError(t, s.rawChannel().ExchangeDelete(exchange, false, false)) })
 	c := s.client(rpc.ClientConfig{Exchange: exchange})
 	call := func(key string) error {
