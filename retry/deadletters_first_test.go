@@ -113,6 +113,7 @@ func TestDeadLettersAreShownAsFirstDelivered(t *testing.T) {
 				require.Error(t, letter.Ack(false), "it is not to be settled")
 			}
 
+			s.await(1) // given back
 			n, err := s.letters.Redrive(s.within(patience), retry.Selection{IDs: []string{"m"}})
 			require.NoError(t, err)
 			require.Equal(t, 1, n)

@@ -28,10 +28,10 @@ func (l *DeadLetters) proven(ctx context.Context) (k kind, err error) {
 	for {
 		k, err = l.prove(ctx)
 		var broker *amqp.Error
-		if !errors.As(err, &broker) || isPermanent(err) || errors.Is(err, reconnect.ErrClosed) || ctx.Err() != nil {
+		if !errors.As(err, &broker) && !firstSign(err) || isPermanent(err) || errors.Is(err, reconnect.ErrClosed) || ctx.Err() != nil {
 			return k, err
 		}
-		switch broker.Code {
+		switch codeOf(err) {
 		case amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
 			return k, err
 		}
@@ -57,20 +57,30 @@ func (l *DeadLetters) prove(ctx context.Context) (kind, error) {
 	if !errors.As(err, &differs) {
 		return kind{}, err
 	}
-	switch differs.Argument {
-	case amqp.QueueTypeArg:
-		if differs.Existing == amqp.QueueTypeClassic &&
-			l.compare(ctx, name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}) == nil {
-			return kind{limit: math.MaxInt64}, nil
-		}
-	case "x-delivery-limit":
-		limit, e := strconv.ParseInt(differs.Existing, 10, 64)
-		if e == nil && limit >= minDeliveryLimit &&
-			l.compare(ctx, name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": limit}) == nil {
-			return kind{quorum: true, limit: limit}, nil
+	if k, args := likely(differs); args != nil {
+		var again *reconnect.TopologyError
+		if second := l.compare(ctx, name, args); second == nil {
+			return k, nil
+		} else if !errors.As(second, &again) { // a connection that is lost says nothing about the queue
+			return kind{}, second
 		}
 	}
 	return kind{}, fmt.Errorf("it might lose messages that are looked at, so nothing was taken: %w", err)
+}
+
+// likely is the other kind that will do, if the queue may be of one, and the arguments to compare it with.
+func likely(differs *reconnect.TopologyError) (kind, amqp.Table) {
+	switch differs.Argument {
+	case amqp.QueueTypeArg:
+		if differs.Existing == amqp.QueueTypeClassic {
+			return kind{limit: math.MaxInt64}, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}
+		}
+	case "x-delivery-limit":
+		if limit, err := strconv.ParseInt(differs.Existing, 10, 64); err == nil && limit >= minDeliveryLimit {
+			return kind{quorum: true, limit: limit}, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": limit}
+		}
+	}
+	return kind{}, nil
 }
 
 // compare has the broker compare a queue's arguments with args.

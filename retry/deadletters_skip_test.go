@@ -2,6 +2,7 @@ package retry_test
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestSkipUnreadable(t *testing.T) {
 			require.Equal(t, span(0, 20), s.look(20))
 			publish(s)
 			s.bury(45, 60)
-			link := len(s.broker.Connections(t, s.name))
+			links := s.links()
 
 			var last error
 			for _, err := range s.letters.All(s.within(patience)) {
@@ -78,8 +79,10 @@ func TestSkipUnreadable(t *testing.T) {
 
 			_, err = s.letters.SkipUnreadable(s.within(patience), dlq)
 			require.ErrorContains(t, err, "every message can be read")
+			s.returned()
 			require.ElementsMatch(t, span(0, 60), idsOf(s.take(dlq)))
-			require.Len(t, s.broker.Connections(t, s.name), link, "nobody else's connection was closed, and none is left over")
+			testenv.Eventually(t, patience, func() bool { return maps.Equal(links, s.connections()) },
+				"nobody else's connection was closed, and none is left over")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -174,6 +175,24 @@ func (s *setup) send(msgs ...amqp.Publishing) {
 	pub, err := s.conn.NewPublisher(reconnect.PublisherConfig{Shared: true})
 	require.NoError(s.t, err)
 	require.NoError(s.t, pub.PublishBatch(s.within(patience), batch))
+}
+
+// connections are those of the setup's Conns, as the broker lists them: one that was closed a moment ago may still be there.
+func (s *setup) connections() map[int]string {
+	s.t.Helper()
+	of := map[int]string{}
+	for _, c := range s.broker.Connections(s.t, s.name) {
+		of[c.PeerPort] = c.Name
+	}
+	return of
+}
+
+// links are the connections that stay, without those that were made for one call.
+func (s *setup) links() map[int]string {
+	s.t.Helper()
+	of := s.connections()
+	maps.DeleteFunc(of, func(_ int, name string) bool { return strings.HasSuffix(name, "/apart") })
+	return of
 }
 
 // raw publishes past the library, and waits for the broker's word that it is there.

@@ -103,20 +103,24 @@ func TestA16P36LateAndDoubleReplies(t *testing.T) {
 	}
 	go func() {
 		for d := range requests {
-			if string(d.Body) == "late" {
+			switch string(d.Body) {
+			case "late":
 				held <- d
-				continue
+			case "open":
+				answer(d)
+			default:
+				answer(d)
+				answer(d)
 			}
-			answer(d)
-			answer(d)
 		}
 	}()
 	c := s.client(rpc.ClientConfig{})
+	s.open(c)
 	var wg sync.WaitGroup
 	var timedOut atomic.Int64
 	for range calls {
 		wg.Go(func() {
-			_, err := s.call(c, "late", time.Second)
+			_, err := s.call(c, "late", 3*time.Second) // far above what sending all of them takes: those that are sent are in doubt
 			if errors.Is(err, context.DeadlineExceeded) && errors.Is(err, reconnect.ErrUnknown) {
 				timedOut.Add(1)
 			}
@@ -248,7 +252,7 @@ func TestPropertiesAndHeaders(t *testing.T) {
 func TestExchangeAndKeys(t *testing.T) {
 	t.Parallel()
 	s := newSetup(t)
-	exchange := testenv.Name(t, "pricing.exchange")
+	exchange := testenv.Name(t, "exchange")
 	t.Cleanup(func() { require.NoError(t, s.rawChannel().ExchangeDelete(exchange, false, false)) })
 	c := s.client(rpc.ClientConfig{Exchange: exchange})
 	call := func(key string) error {

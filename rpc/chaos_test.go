@@ -123,7 +123,7 @@ func TestChaosP36TimedOutCallsLeaveNothing(t *testing.T) {
 	t.Logf("%d calls in %v: heap %d KiB before, %d KiB after", calls, time.Since(began).Round(time.Millisecond), before>>10, after>>10)
 	require.Zero(t, c.Pending())
 	require.Less(t, after, before+2<<20, "less than 2 MiB more")
-	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+10)
+	testenv.Eventually(t, patience, func() bool { return runtime.NumGoroutine() <= goroutines+10 }, "no more than %d goroutines, and some", goroutines)
 	s.serve(echo, rpc.ServerConfig{})
 	s.answers(c, "after", "after")
 }

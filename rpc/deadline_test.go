@@ -33,7 +33,12 @@ func TestP40BacklogAfterAnOutage(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// The broker counts from a request's arrival, which on a busy machine is a moment after its caller has begun to wait.
+	// The broker counts from a request's arrival, which on a busy machine is a moment after its caller has begun to wait. What one channel
+	// was sent comes in order: when it says that nobody serves another queue, all requests have arrived.
+	nobody, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := c.Call(nobody, testenv.Name(t, "nobody"), amqp.Publishing{})
+	require.ErrorIs(t, err, rpc.ErrNoServer)
 	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue).Ready == 0 }, "their time is over at the broker, too")
 	var runs atomic.Int64
 	s.serve(func(ctx context.Context, d amqp.Delivery) (amqp.Publishing, error) {
@@ -61,14 +66,14 @@ func TestP40WaitingInThePrefetch(t *testing.T) {
 	first := make(chan error, 1)
 	go func() { _, err := s.call(c, "first", patience); first <- err }()
 	receive(t, started, "handler")
-	var wg sync.WaitGroup
+	// Not of a client that waits for them: that would end a moment before the server's time does, which counts from the arrival there.
+	const left, arriving = 500 * time.Millisecond, time.Second
+	raw := s.rawClient()
 	for range calls {
-		wg.Go(func() {
-			_, err := s.call(c, "x", 200*time.Millisecond)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		})
+		raw.send(amqp.Publishing{Expiration: strconv.FormatInt(left.Milliseconds(), 10)})
 	}
-	wg.Wait()
+	testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue).Unacked == 1+calls }, "all are with the server")
+	<-time.After(arriving + left) // their time is over
 	close(release)
 	require.NoError(t, receive(t, first, "answer"))
 	testenv.Eventually(t, patience, func() bool { return server.Expired() == calls }, "they are counted")
@@ -85,12 +90,13 @@ func TestP40TinyAndHugeDeadlines(t *testing.T) {
 		if !ok {
 			return amqp.Publishing{}, errors.New("no deadline")
 		}
-		limits <- time.Until(deadline)
+		if len(d.Body) == 0 {
+			limits <- time.Until(deadline)
+		}
 		return echo(ctx, d)
 	}, rpc.ServerConfig{MaxDeadline: time.Minute})
 	c := s.client(rpc.ClientConfig{})
 	s.answers(c, "x", "x")
-	<-limits
 	for _, within := range []time.Duration{1, time.Microsecond, 500 * time.Microsecond, time.Millisecond, 1500 * time.Microsecond, 3 * time.Millisecond} {
 		_, err := s.call(c, "x", within)
 		if err != nil {
@@ -98,9 +104,6 @@ func TestP40TinyAndHugeDeadlines(t *testing.T) {
 		}
 	}
 	s.answers(c, "alive", "alive")
-	for len(limits) > 0 {
-		<-limits
-	}
 	for _, deadline := range []time.Time{time.Now().Add(math.MaxInt64), time.Unix(1<<40, 0), time.Now().Add(90 * time.Second)} {
 		ctx, cancel := context.WithDeadline(t.Context(), deadline)
 		_, err := c.Call(ctx, s.queue, amqp.Publishing{})
@@ -118,16 +121,21 @@ func TestDefaultTimeout(t *testing.T) {
 	t.Parallel()
 	s := newSetup(t)
 	ended := make(chan error, 1)
-	s.serve(func(ctx context.Context, _ amqp.Delivery) (amqp.Publishing, error) {
+	s.serve(func(ctx context.Context, d amqp.Delivery) (amqp.Publishing, error) {
+		if len(d.Body) > 0 {
+			return echo(ctx, d)
+		}
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return amqp.Publishing{}, ctx.Err()
 	}, rpc.ServerConfig{})
-	c := s.client(rpc.ClientConfig{Timeout: 300 * time.Millisecond})
+	const timeout = 300 * time.Millisecond
+	c := s.client(rpc.ClientConfig{Timeout: timeout})
+	s.open(c) // or its time might be over before it is sent
 	began := time.Now()
 	_, err := c.Call(context.Background(), s.queue, amqp.Publishing{})
-	require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
-	took(t, began, 400*time.Millisecond, "the call")
+	require.GreaterOrEqual(t, time.Since(began), timeout)
+	took(t, began, timeout, "the call")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, reconnect.ErrUnknown)
 	require.ErrorContains(t, err, "Timeout")
@@ -207,7 +215,7 @@ func TestHostileRequests(t *testing.T) {
 	}
 	raw.send(amqp.Publishing{Body: []byte(`{"SKU":"x"}`)}) // no correlation id at all
 	require.JSONEq(t, `{"SKU":"x"}`, string(receive(t, raw.replies, "reply").Body))
-	require.Len(t, s.broker.Connections(t, s.serverName), 2)
+	require.Len(t, s.links(s.serverName), 2)
 }
 
 // A request above MaxBody is answered without being decoded.
@@ -247,8 +255,10 @@ func TestNotNow(t *testing.T) {
 	c := s.client(rpc.ClientConfig{})
 	s.answers(c, "third time", "third time")
 	require.EqualValues(t, 3, runs.Load())
-	_, err := s.call(c, "never", 300*time.Millisecond)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	testenv.Eventually(t, patience, func() bool { return server.Expired() == 1 }, "it is given up when nobody waits any more")
+	testenv.Eventually(t, patience, func() bool { // one whose time is over before it comes to the server is none
+		_, err := s.call(c, "never", 300*time.Millisecond)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		return server.Expired() > 0
+	}, "it is given up when nobody waits any more")
 	s.answers(c, "next", "next")
 }

@@ -176,7 +176,7 @@ func TestBadInput(t *testing.T) {
 	s := newSetup(t)
 	s.serve(echo, rpc.ServerConfig{})
 	c := s.client(rpc.ClientConfig{})
-	s.answers(c, "x", "x")
+	s.open(c)
 	for name, call := range map[string]func() error{
 		"no queue":   func() error { _, err := c.Call(t.Context(), "", amqp.Publishing{}); return err },
 		"long queue": func() error { _, err := c.Call(t.Context(), strings.Repeat("q", 256), amqp.Publishing{}); return err },

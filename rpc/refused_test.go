@@ -55,7 +55,7 @@ func TestFullQueueRefusesAtOnce(t *testing.T) {
 			testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, s.queue).Ready == 1 }, "one waits")
 			if tt.byPolicy { // found out within a second, by one of the calls
 				testenv.Eventually(t, patience, func() bool {
-					_, err := s.call(c, "too many", 50*time.Millisecond)
+					_, err := s.call(c, "too many", 500*time.Millisecond) // the first few may be dropped without a word
 					return errors.Is(err, reconnect.ErrRefused)
 				}, "a call that is refused")
 			}

@@ -73,14 +73,14 @@ func TestForgedDirectReplyAddresses(t *testing.T) {
 	c := s.client(rpc.ClientConfig{})
 	s.answers(c, "before", "before")
 	raw := s.rawClient()
-	before := len(s.broker.Connections(t, s.name))
+	before := s.links(s.name)
 	for _, to := range forgedAddresses(t, raw) {
 		raw.send(amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to." + to, CorrelationId: "forged", Body: []byte("x")})
 	}
 	s.answers(c, "after", "after")
 	testenv.Eventually(t, patience, func() bool { q := s.broker.Queue(t, s.queue); return q.Ready+q.Unacked == 0 }, "all are acknowledged")
 	s.answers(c, "later", "later")
-	require.Len(t, s.broker.Connections(t, s.name), before)
+	require.Equal(t, before, s.links(s.name))
 	for _, state := range append(s.serverConn.State(), s.clientConn.State()...) {
 		require.Zero(t, state.Attempts, "%+v", state)
 	}

@@ -99,9 +99,9 @@ func TestErrorTypesOfCalls(t *testing.T) {
 	require.Equal(t, map[string]float64{"": 1, "error": 1, "panic": 1}, seen.Metric("messaging.process.duration", "error.type"))
 	require.Equal(t, map[string]float64{"acknowledged": 3}, seen.Metric("messaging.client.consumed.messages", "warren.outcome"))
 
-	_, err := s.call(c, "hold", 200*time.Millisecond)
+	_, err := s.call(c, "hold", time.Second)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	<-started
+	receive(t, started, "the call that timed out")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {

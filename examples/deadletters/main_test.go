@@ -98,9 +98,11 @@ func (g *graves) bury(msgs ...amqp.Publishing) {
 	require.NoError(g.t, pub.PublishBatch(g.t.Context(), batch))
 }
 
-// do runs a command.
+// do runs a command, once the one before has given back what it had in hand: it waits for that itself, but not for longer than a second.
 func (g *graves) do(args ...string) (string, error) {
 	g.t.Helper()
+	broker := testenv.Shared(g.t)
+	testenv.Eventually(g.t, patience, func() bool { return broker.Queue(g.t, g.queue.DeadLetterQueue()).Unacked == 0 }, "all are given back")
 	var out strings.Builder
 	o, err := parse(args[0], append(args[1:], g.queue.Name), &out)
 	require.NoError(g.t, err)

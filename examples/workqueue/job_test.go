@@ -102,9 +102,14 @@ func TestEveryPictureIsSettled(t *testing.T) {
 	require.Contains(t, report.String(), "in the dead-letter queue: 2")
 	require.Contains(t, report.String(), `"testdata/broken/torn.jpg": "corrupt picture`)
 
-	d, ok, err := channel(t, broker).Get(j.queue.DeadLetterQueue(), false)
-	require.NoError(t, err)
-	require.True(t, ok)
+	ch := channel(t, broker)
+	var d amqp.Delivery
+	testenv.Eventually(t, patience, func() (ok bool) { // the report has looked at it, and the broker has it back a moment later
+		var err error
+		d, ok, err = ch.Get(j.queue.DeadLetterQueue(), false)
+		require.NoError(t, err)
+		return ok
+	}, "a dead letter")
 	require.Equal(t, "rejected", d.Headers["x-first-death-reason"], "the reason as the broker gives it")
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,11 +104,10 @@ func TestKeySurvivesTheDeadLetterQueue(t *testing.T) {
 	s := newSetup(t, consistenthash.Partitions{Count: 2, Plugin: true})
 	s.publish([]string{"k"}, 0, 1)
 	seen := make(chan string, 10)
-	fail := true
+	var failed atomic.Bool // the two may be of different partitions
 	s.start(s.conn, func(_ context.Context, d amqp.Delivery) error {
 		seen <- d.RoutingKey
-		if fail {
-			fail = false
+		if failed.CompareAndSwap(false, true) {
 			return permanent{}
 		}
 		return nil

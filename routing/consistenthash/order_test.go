@@ -153,12 +153,20 @@ func TestOneHotKey(t *testing.T) {
 	at := s.partitions.Of("hot")
 	s.publish(hot, 0, 900)
 	s.publish(cold, 0, 5)
+	looked := make(chan struct{}) // until then the hot one has half of its work before it
 	c := s.consumer(s.conn, func(ctx context.Context, d amqp.Delivery) error {
 		l.begin(d)
-		if d.RoutingKey == "hot" {
-			return work(ctx, time.Millisecond)
+		switch {
+		case d.RoutingKey != "hot":
+			return nil
+		case string(d.Body) == "450":
+			select {
+			case <-looked:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
-		return nil
+		return work(ctx, time.Millisecond)
 	}, consistenthash.ConsumerConfig{})
 	run(t, c)
 	testenv.Eventually(t, patience, func() bool {
@@ -171,6 +179,7 @@ func TestOneHotKey(t *testing.T) {
 		return others == int64(coldOutside(s.partitions, cold, at)*5)
 	}, "the other partitions are done")
 	require.Positive(t, s.depth(s.partitions.Queue(at)), "while the hot one is not")
+	close(looked)
 	s.settled()
 	testenv.Eventually(t, patience, func() bool { return sum(c.Counts()) == 1000 }, "all are counted")
 	require.GreaterOrEqual(t, c.Counts()[at], int64(900), "the skew is visible")

@@ -74,7 +74,7 @@ func (s *setup) dialTo(url, name string, cfg reconnect.Config) *reconnect.Conn {
 	s.t.Helper()
 	cfg.Name = s.name + "-" + name
 	cfg.BackoffMin, cfg.BackoffMax = 10*time.Millisecond, 100*time.Millisecond
-	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 2*time.Second)
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 10*time.Second) // a link that a slow machine costs us would bring messages twice
 	cfg.Logger = cmp.Or(cfg.Logger, quiet)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -176,7 +177,13 @@ func TestLiveKeys(t *testing.T) {
 		require.NoError(t, p.Publish(t.Context(), key, amqp.Publishing{}))
 	}
 	in.last(t, "b")
+	before := s.ports("/consuming")
+	require.NotEmpty(t, before)
 	s.broker.CutConnections(t, s.name+"/consuming")
+	// The old queue goes with its connection, a moment later: what is published before that is lost with it.
+	testenv.Eventually(t, patience, func() bool {
+		return !slices.ContainsFunc(s.ports("/consuming"), func(port int) bool { return slices.Contains(before, port) })
+	}, "the connection is gone")
 	var returned *reconnect.ReturnedError
 	for _, key := range []string{"b", "a"} {
 		testenv.Eventually(t, patience, func() bool { return !errors.As(p.Publish(t.Context(), key, amqp.Publishing{}), &returned) }, "%s bound again", key)

@@ -97,6 +97,15 @@ func (s *setup) subscribe(sub direct.Subscription, h direct.Handler) (stop func(
 	return stop
 }
 
+// ports are this test's connections of a role as the broker lists them, by their own ends.
+func (s *setup) ports(role string) (ports []int) {
+	s.t.Helper()
+	for _, c := range s.broker.Connections(s.t, s.name+role) {
+		ports = append(ports, c.PeerPort)
+	}
+	return ports
+}
+
 // inbox notes the routing keys that a handler was given.
 type inbox struct {
 	mu  sync.Mutex
