@@ -179,6 +179,31 @@ func TestStopAfterALossInTheMiddle(t *testing.T) {
 	require.EqualValues(t, 100, waiting(t, box))
 }
 
+// What is in doubt stays so while one message of it goes ahead to find out whether the outage is over: all of it will be sent
+// again, and is counted.
+func TestStopWhileOneGoesAhead(t *testing.T) {
+	t.Parallel()
+	box, in := newBox(t, Config{}), newInbox(t)
+	conn, proxy := behind(t)
+	hasty, err := conn.NewPublisher(reconnect.PublisherConfig{Window: 1000, Timeout: time.Second})
+	require.NoError(t, err)
+	pub := &counting{Publisher: hasty}
+	r := relay(t, box, pub, RelayConfig{})
+	storeNumbered(t, box, in.queue, 0, 1)
+	drained(t, box)
+	calls := pub.calls.Load()
+	proxy.FreezeToClient()
+	storeNumbered(t, box, in.queue, 1, 100)
+	testenv.Eventually(t, patience, func() bool { return in.count() == 101 }, "they have come, and nobody says so")
+	proxy.Refuse()
+	proxy.Cut()
+	testenv.Eventually(t, patience, func() bool { return pub.calls.Load() > calls+1 }, "one goes ahead")
+	start := time.Now()
+	require.ErrorContains(t, r.stop(t), "stopped with 100 messages not confirmed")
+	require.Less(t, time.Since(start), atOnce)
+	require.EqualValues(t, 100, waiting(t, box))
+}
+
 // The connection may be lost while a relay that was stopped waits: that is the end of the waiting, too.
 func TestLossWhileStopping(t *testing.T) {
 	t.Parallel()
