@@ -67,6 +67,7 @@ func TestP65BadIDsAreDeadLettered(t *testing.T) {
 	q.work(inbox.Handle(func(ctx context.Context, tx pgx.Tx, _ amqp.Delivery) error { return addA(ctx, tx) }), workqueue.WorkerConfig{})
 	q.settled(8)
 	require.Equal(t, 2, d.balance("a"))
+	testenv.Eventually(t, patience, func() bool { return log.count("message dead-lettered") == 8 }, "all are told of, each after it was rejected")
 	require.Equal(t, 4, log.count("no usable key: empty"))
 	require.Equal(t, 1, log.count("10240 bytes, at most 255"))
 	require.Equal(t, 1, log.count("holds a NUL"))
@@ -239,6 +240,13 @@ func (l *load) more(n int) {
 // verify waits until all is settled and compares the balances.
 func (l *load) verify(d *db) {
 	l.t.Helper()
+	for left := 1; left > 0; { // however many have come together, as long as they get fewer
+		before := l.q.depth(l.q.Name)
+		testenv.Eventually(l.t, patience, func() bool {
+			left = l.q.depth(l.q.Name)
+			return left == 0 || left < before
+		}, "fewer than %d messages are left", before)
+	}
 	l.q.settled(0)
 	for i, account := range accounts {
 		require.EqualValues(l.t, l.sent[i].Load(), d.balance(account), "balance of %s", account)

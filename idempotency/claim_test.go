@@ -167,22 +167,32 @@ func TestClaimConformance(t *testing.T) {
 			t.Run("busy", func(t *testing.T) {
 				first, second := begin(t), begin(t)
 				require.True(t, claim(t, first, "busy"))
-				began := time.Now()
-				_, err := inbox.Claim(t.Context(), second, "busy")
-				require.ErrorIs(t, err, idempotency.ErrBusy)
-				require.True(t, notNow(err))
-				require.Equal(t, "55P03", code(err))
-				require.GreaterOrEqual(t, time.Since(began), 150*time.Millisecond, "never early")
-				took(t, began, 300*time.Millisecond, "a LockTimeout of 150 ms")
+				tookOnce(t, 300*time.Millisecond, "a LockTimeout of 150 ms", func() time.Duration {
+					began := time.Now()
+					_, err := inbox.Claim(t.Context(), second, "busy")
+					measured := time.Since(began)
+					require.ErrorIs(t, err, idempotency.ErrBusy)
+					require.True(t, notNow(err))
+					require.Equal(t, "55P03", code(err))
+					require.GreaterOrEqual(t, measured, 150*time.Millisecond, "never early")
+					second.rollback()
+					second = begin(t)
+					return measured
+				})
 
 				hasty := d.inbox("hasty", idempotency.Config{LockTimeout: -1})
-				first, second = begin(t), begin(t)
-				_, err = hasty.Claim(t.Context(), first, "busy")
+				first = begin(t)
+				_, err := hasty.Claim(t.Context(), first, "busy")
 				require.NoError(t, err)
-				began = time.Now()
-				_, err = hasty.Claim(t.Context(), second, "busy")
-				require.ErrorIs(t, err, idempotency.ErrBusy)
-				took(t, began, 100*time.Millisecond, "a LockTimeout of -1")
+				tookOnce(t, 100*time.Millisecond, "a LockTimeout of -1", func() time.Duration {
+					began := time.Now()
+					_, err = hasty.Claim(t.Context(), second, "busy")
+					measured := time.Since(began)
+					require.ErrorIs(t, err, idempotency.ErrBusy)
+					second.rollback()
+					second = begin(t)
+					return measured
+				})
 			})
 
 			t.Run("lock_timeout is as it was", func(t *testing.T) {

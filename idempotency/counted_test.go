@@ -22,6 +22,7 @@ func newCountedPool(t *testing.T, d *db) *countedPool {
 	cfg, err := pgxpool.ParseConfig(d.url)
 	require.NoError(t, err)
 	cfg.MaxConns = 1
+	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // after a second of idleness it would
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		return &countedConn{Conn: conn, trips: &c.trips}, err

@@ -64,7 +64,7 @@ func TestRights(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	d.inbox("billing", idempotency.Config{})
-	role := applicationName(t)[:20] + "_role"
+	role := applicationName(t) + "_role" // of the whole server, unlike all else
 	d.exec(`CREATE ROLE "` + role + `" NOLOGIN`)
 	t.Cleanup(func() { d.exec(`DROP OWNED BY "` + role + `"`); d.exec(`DROP ROLE "` + role + `"`) })
 	d.exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)

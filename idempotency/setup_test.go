@@ -272,6 +272,18 @@ func took(t *testing.T, began time.Time, bound time.Duration, what string) {
 	t.Logf("%s took %v, promised within %v", what, measured.Round(time.Millisecond), bound)
 }
 
+// tookOnce is took for a call that can be made again, and is, up to five times: what takes too long does so each time, and the
+// machine does not pause in each. call returns how long it took.
+func tookOnce(t *testing.T, bound time.Duration, what string, call func() time.Duration) {
+	t.Helper()
+	measured := call()
+	for n := 1; n < 5 && measured > 3*bound; n++ {
+		measured = min(measured, call())
+	}
+	require.LessOrEqual(t, measured, 3*bound, "%s took %v at least, promised within %v", what, measured, bound)
+	t.Logf("%s took %v, promised within %v", what, measured.Round(time.Millisecond), bound)
+}
+
 func notNow(err error) bool {
 	var n interface{ NotNow() bool }
 	return errors.As(err, &n) && n.NotNow()

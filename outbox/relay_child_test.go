@@ -239,10 +239,11 @@ func TestA19P55LeadersThatEnd(t *testing.T) {
 
 	flow()
 	start := time.Now()
+	stops := f.leader().stops.Load()
 	stopped, took, twice := ends(syscall.SIGSTOP)
 	testenv.Eventually(t, 3*patience, func() bool { return time.Since(start) > 20*time.Second }, "20 s pass")
 	stopped.signal(t, syscall.SIGCONT)
-	testenv.Eventually(t, patience, func() bool { return stopped.stops.Load() == 1 }, "it says that it no longer leads")
+	testenv.Eventually(t, patience, func() bool { return stopped.stops.Load() > stops }, "it says that it no longer leads")
 	f.all = append(f.all, stopped) // it stands by again
 	n = twice()
 	t.Logf("stopped: took over after %v, %d of %d messages came twice", took.Round(time.Millisecond), n, rows/3)
@@ -274,7 +275,11 @@ func TestP55LeaseBehindAPooler(t *testing.T) {
 	wait()
 	drained(t, f.box)
 	f.inbox.complete(t, rows)
-	require.LessOrEqual(t, f.inbox.repeated(), 2*batch, "a Batch for each")
+	changes := 1 + int(killed.stops.Load()) // of the lead: a kill, and whatever losses of the lease; a busy machine adds to these
+	for _, c := range rest.all {
+		changes += int(c.stops.Load())
+	}
+	require.LessOrEqual(t, f.inbox.repeated(), changes*batch, "a Batch for each")
 	t.Logf("took over after %v; %d of %d messages came twice", took.Round(time.Millisecond), f.inbox.repeated(), rows)
 	require.Less(t, took, 3*(lease+time.Second))
 }

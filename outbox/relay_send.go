@@ -51,7 +51,7 @@ func (t *term) sendChunk(lead context.Context, rows []*outgoing) error {
 		if !t.mayBegin(lead) {
 			return nil
 		}
-		left, err := t.publish(lead, next)
+		left, err := t.publish(lead, next, inDoubt(rows[len(next):]))
 		rows = append(left, rows[len(next):]...)
 		if errors.Is(err, reconnect.ErrClosed) {
 			return err
@@ -97,14 +97,24 @@ func (t *term) mayBegin(lead context.Context) bool {
 	return lead.Err() == nil
 }
 
-// publish sends rows as long as lead goes on, hands what is settled to the completer, and returns the rows that have to be sent again, with the
-// reason of the first.
-func (t *term) publish(lead context.Context, rows []*outgoing) ([]*outgoing, error) {
+// inDoubt counts the rows of which nobody knows whether they have arrived.
+func inDoubt(rows []*outgoing) (n int64) {
+	for _, o := range rows {
+		if o.inDoubt {
+			n++
+		}
+	}
+	return n
+}
+
+// publish sends rows as long as lead goes on, hands what is settled to the completer, and returns the rows that have to be
+// sent again, with the reason of the first. So many rows behind them, doubtful, are in doubt meanwhile.
+func (t *term) publish(lead context.Context, rows []*outgoing, doubtful int64) ([]*outgoing, error) {
 	msgs := make([]reconnect.Message, len(rows))
 	for i, o := range rows {
 		msgs[i] = o.message
 	}
-	t.figures.unconfirmed.Store(int64(len(rows)))
+	t.figures.unconfirmed.Store(doubtful + int64(len(rows)))
 	start := time.Now()
 	verdicts, reasons := judge(len(rows), t.publishBatch(lead, msgs))
 	t.relay.metrics.published(t.lane, time.Since(start))
@@ -112,16 +122,13 @@ func (t *term) publish(lead context.Context, rows []*outgoing) ([]*outgoing, err
 	r := &result{term: t}
 	var left []*outgoing
 	var why error
-	var doubtful int64
 	for i, o := range rows {
 		switch verdicts[i] {
 		case sent:
 			r.sent = append(r.sent, o)
 		case open:
 			left = append(left, o)
-			if errors.Is(reasons[i], reconnect.ErrUnknown) {
-				doubtful++
-			}
+			o.inDoubt = o.inDoubt || errors.Is(reasons[i], reconnect.ErrUnknown) // one that is not sent again stays so
 			if why == nil {
 				why = reasons[i]
 			}
@@ -129,7 +136,7 @@ func (t *term) publish(lead context.Context, rows []*outgoing) ([]*outgoing, err
 			r.fail(o, verdicts[i], reasons[i])
 		}
 	}
-	t.figures.unconfirmed.Store(doubtful)
+	t.figures.unconfirmed.Store(doubtful + inDoubt(left))
 	t.relay.metrics.count(t.lane, "sent", len(r.sent))
 	t.relay.metrics.count(t.lane, "open", len(left))
 	t.settle(r)

@@ -36,6 +36,7 @@ type outgoing struct {
 	attempts int // that have failed
 	message  reconnect.Message
 	fault    error // why it cannot be made a message of
+	inDoubt  bool  // it may have arrived, by what an attempt ended with
 }
 
 func newTerm(l *lane, o office) *term {

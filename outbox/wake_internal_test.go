@@ -124,12 +124,16 @@ func TestWakeWithoutDatabase(t *testing.T) {
 	box := boxIn(t, newPool(t, proxy.URL(), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 }), Config{})
 	conn, err := box.pool.Acquire(t.Context())
 	require.NoError(t, err)
-	start := time.Now()
-	box.Wake()
-	require.Less(t, time.Since(start), 500*time.Millisecond)
-	testenv.Eventually(t, patience, func() bool { return box.notifyFailures.Load() > 0 }, "gives up")
+	took := time.Hour
+	for n := 0; n < 3 && took >= notifyTime/2; n++ { // it would wait for notifyTime each time; the machine may pause once
+		start := time.Now()
+		box.Wake()
+		took = min(took, time.Since(start))
+		testenv.Eventually(t, patience, func() bool { return box.notifyFailures.Load() > 0 }, "gives up")
+		testenv.Eventually(t, patience, func() bool { return !box.notify.busy() }, "the debouncer rests")
+	}
+	require.Less(t, took, notifyTime/2)
 	conn.Release()
-	testenv.Eventually(t, patience, func() bool { return !box.notify.busy() }, "the debouncer rests")
 	box.Wake()
 	testenv.Eventually(t, patience, func() bool { return box.notifyFailures.Load() == 0 }, "works again")
 }

@@ -35,13 +35,17 @@ func (o *troubles) alarm(ctx context.Context) error {
 func (o *troubles) alarmed(ctx context.Context, batch int, waiting []int, before int, patient chan<- tally) error {
 	o.say("\nThe broker tells a connection of the alarm when it publishes next. A batch of %d, with a context of %v:", batch, hurry)
 	t, _ := o.desk.sendBatch(ctx, o.producer, batch, hurry)
-	o.between("written: ErrUnknown with ErrBlocked", t.of(doubtful), 1, batch)
+	inDoubt := t.of(doubtful) + t.of(unknown) // with ErrBlocked, too, unless the notice takes longer than the call
+	o.between("written: ErrUnknown with ErrBlocked", inDoubt, 1, batch)
 	// The first one may still get through, and where the notice is faster than the batch, the rest is not written.
 	o.between("or not written: ErrBlocked", t.of(blocked), 0, batch-1)
-	o.figure("or nil", t.of(confirmed), batch-t.of(doubtful)-t.of(blocked))
+	o.figure("or nil", t.of(confirmed), batch-inDoubt-t.of(blocked))
 	o.milliseconds("   the call, in ms", t.longest, hurry, hurry+slack)
 	o.quote(t, doubtful)
 
+	if err := o.becomes(ctx, "publishing", "blocked"); err != nil {
+		return err
+	}
 	o.say("\nFrom now on it is known, and nothing is written any more:")
 	link := o.state("publishing")
 	o.text("state of the publishing link", link.Phase, "blocked")
@@ -73,8 +77,9 @@ func (o *troubles) relieved(ctx context.Context, patient <-chan tally) error {
 	if err := o.await(ctx, "connected"); err != nil {
 		return err
 	}
+	err := o.becomes(ctx, "publishing", "connected")
 	o.text("state of the publishing link", o.state("publishing").Phase, "connected")
-	return errors.Join(o.ledger.waitFor(ctx, o.desk.with(confirmed)), o.emptied(ctx))
+	return errors.Join(err, o.ledger.waitFor(ctx, o.desk.with(confirmed)), o.emptied(ctx))
 }
 
 // account compares what callers were told with what the worker saw.

@@ -120,22 +120,27 @@ func ready(ctx context.Context, workers []*workqueue.Worker) error {
 	return nil
 }
 
-// emptied waits until the queue holds nothing any more, and what was on its way to a worker has arrived there.
+// emptied waits until the queue holds nothing any more, and what was on its way to a worker has arrived there: it looks several
+// times, so that a pause of the machine is not all the time there is for that.
 func (d *depot) emptied(ctx context.Context) error {
-	err := d.until(ctx, d.queue.Name, func(messages int) bool { return messages == 0 })
-	pause(ctx, 100*time.Millisecond)
-	return err
+	for empty := 0; empty < 5; empty++ {
+		q, err := d.conn.Inspect(ctx, d.queue.Name)
+		if err != nil {
+			return err
+		}
+		if q.Messages > 0 {
+			empty = -1
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+	return nil
 }
 
 // reaches waits until a queue holds so many messages.
 func (d *depot) reaches(ctx context.Context, queue string, n int) error {
-	return d.until(ctx, queue, func(messages int) bool { return messages >= n })
-}
-
-func (d *depot) until(ctx context.Context, queue string, enough func(messages int) bool) error {
 	for {
 		q, err := d.conn.Inspect(ctx, queue)
-		if err != nil || enough(q.Messages) {
+		if err != nil || q.Messages >= n {
 			return err
 		}
 		pause(ctx, 20*time.Millisecond)

@@ -129,8 +129,21 @@ func (b *bank) twice(ctx context.Context) error {
 		{"without", "balance, when nobody looks", b.bookAgain, n * times},
 		{"inbox", "balance, behind the inbox", b.inbox.Handle(credit), n},
 	} {
-		err := b.work(ctx, map[string]workqueue.Handler{"crew": part.handle}, 8, func(ctx context.Context) error {
-			return errors.Join(b.producer.PublishBatch(ctx, b.bills(part.account, n, times)), b.emptied(ctx))
+		var handled atomic.Int32
+		count := func(ctx context.Context, d amqp.Delivery) error {
+			err := part.handle(ctx, d)
+			if err == nil {
+				handled.Add(1)
+			}
+			return err
+		}
+		err := b.work(ctx, map[string]workqueue.Handler{"crew": count}, 8, func(ctx context.Context) error {
+			err := b.producer.PublishBatch(ctx, b.bills(part.account, n, times))
+			for err == nil && handled.Load() < n*times { // not until the queue is empty: what a worker has not begun it gives back
+				pause(ctx, 5*time.Millisecond)
+				err = ctx.Err()
+			}
+			return err
 		})
 		if err != nil {
 			return err
