@@ -308,12 +308,13 @@ func TestManyEntitiesComeBackFast(t *testing.T) {
 	}
 	began := time.Now()
 	require.NoError(t, c.Declare(within(t, 30*time.Second), top))
-	t.Logf("201 entities declared in %v", time.Since(began))
+	making := time.Since(began)
+	t.Logf("201 entities declared in %v", making)
 	began = time.Now()
 	cutAll(t, b, c)
 	restored(t, c)
 	furnished(t, c, c.consuming)
-	took(t, began, 2*time.Second, "coming back with 201 entities")
+	took(t, began, max(2*time.Second, making), "coming back with 201 entities") // no longer than making them, where that takes long
 }
 
 func TestInspect(t *testing.T) {
