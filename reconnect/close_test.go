@@ -2,11 +2,13 @@ package reconnect
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -138,6 +140,27 @@ func TestCloseWithAnEndedContext(t *testing.T) {
 	began := time.Now()
 	require.NoError(t, c.Close(ctx), "nothing had to be cut off")
 	took(t, began, 100*time.Millisecond, "Close with an ended context")
+}
+
+// Who calls Close gets the outcome of the first call, with what was cut off, also when a busy machine lets that come to its end
+// a second late.
+func TestCloseWaitsForTheOutcome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &Conn{closed: make(chan struct{})}
+		c.closing.Do(func() {}) // by another caller, with a context that has ended, too
+		outcome := errors.New("one call was cut off")
+		time.AfterFunc(lastMoment+time.Second, func() {
+			c.closeErr = outcome
+			close(c.closed)
+		})
+		require.Same(t, outcome, c.Close(canceled()))
+
+		c.closed = make(chan struct{})
+		began := time.Now()
+		require.ErrorIs(t, c.Close(canceled()), context.Canceled, "the first caller's context lives on")
+		require.Equal(t, grace, time.Since(began))
+	})
 }
 
 // Functions of the user's that ignore their context can neither hold up Close nor bring back what it has closed.
