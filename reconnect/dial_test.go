@@ -383,7 +383,8 @@ func TestCredentialsThatNeverCome(t *testing.T) {
 	cfg, _ := testConfig(t, Config{Credentials: func(ctx context.Context) (amqp.Authentication, time.Time, error) {
 		return nil, time.Time{}, nil
 	}})
-	_, err := Dial(within(t, hiccup), testenv.Shared(t).URL(), cfg)
+	url := testenv.Shared(t).URL() // the first to ask waits for the broker
+	_, err := Dial(within(t, hiccup), url, cfg)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "Credentials: no authentication and no error returned")
 }
