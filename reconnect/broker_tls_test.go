@@ -323,7 +323,9 @@ func testTLSGathersWrites(t *testing.T, b *tlsBroker) {
 	writes.Store(0)
 	roundTrip(t, c, bodies...)
 	t.Logf("%d writes for %d messages", writes.Load(), n)
-	require.Less(t, writes.Load(), int64(n/4))
+	// A fifth is usual: how many fit into one is up to the confirmations that come meanwhile, and to the scheduler. Ungathered
+	// it is one each at least.
+	require.Less(t, writes.Load(), int64(n/2))
 }
 
 // A peer that falls silent is noticed within three heartbeats, by TLS too, and at once when the network is back all goes on.

@@ -27,18 +27,23 @@ func (c *Conn) Close(ctx context.Context) error {
 	}
 	// close is bounded by the first caller's context and needs a moment to cut off what is left; this caller's may be
 	// over, but a Close that returns while goroutines still run would be no Close.
-	grace := time.NewTimer(time.Second)
-	defer grace.Stop()
+	over := time.NewTimer(grace)
+	defer over.Stop()
 	select {
 	case <-c.closed:
 		return c.closeErr
-	case <-grace.C:
+	case <-over.C:
 		return prefix.Wrap("reconnect: close", ended(ctx))
 	}
 }
 
-// lastMoment is what Close adds to its bound for what it has cut off to notice that; less than the grace above.
-const lastMoment = 800 * time.Millisecond
+const (
+	// lastMoment is what Close adds to its bound for what it has cut off to notice that.
+	lastMoment = 800 * time.Millisecond
+	// grace is for how long a caller whose context has ended waits for the outcome: the moment that it takes, and what a busy
+	// machine may add to it. Who goes before would not learn what was cut off.
+	grace = lastMoment + 2*time.Second
+)
 
 func (c *Conn) close(ctx context.Context) {
 	defer close(c.closed)

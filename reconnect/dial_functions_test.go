@@ -93,7 +93,7 @@ func TestFunctionsOfTheConfigThatPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg, _ := testConfig(t, Config{Credentials: func(context.Context) (amqp.Authentication, time.Time, error) { return auth, time.Time{}, nil }})
-			_, err := Dial(within(t, 300*time.Millisecond), plain, cfg)
+			_, err := Dial(within(t, hiccup), plain, cfg)
 			require.ErrorContains(t, err, "Credentials")
 		})
 	}

@@ -55,13 +55,18 @@ func listener(t *testing.T, serve func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
-// deadAddress is one that refuses connections.
+// deadAddress is one that refuses connections. It is that of a client, so that the system gives it to nobody else meanwhile.
 func deadAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	client, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = client.Close()
+		_ = l.Close()
+	})
+	return client.LocalAddr().String()
 }
 
 // hostOf is the host:port of a URL.
@@ -153,8 +158,8 @@ func TestDialNoBroker(t *testing.T) {
 	t.Parallel()
 	cfg, log := testConfig(t, Config{})
 	began := time.Now()
-	_, err := Dial(within(t, 300*time.Millisecond), "amqp://user:"+secret+"@"+deadAddress(t)+"/", cfg)
-	took(t, began, 300*time.Millisecond, "giving up with the context")
+	_, err := Dial(within(t, hiccup), "amqp://user:"+secret+"@"+deadAddress(t)+"/", cfg)
+	took(t, began, hiccup, "giving up with the context")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "connection refused", "the last dial's error")
 	require.Greater(t, strings.Count(log.String(), "connecting failed"), 2)
@@ -177,7 +182,7 @@ func TestDialLazy(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, c.State(), "no link is in use")
 	require.NoError(t, c.Ping(t.Context()))
-	err = c.Declare(within(t, 200*time.Millisecond), Topology{Queues: []Queue{{Name: "q"}}})
+	err = c.Declare(within(t, hiccup), Topology{Queues: []Queue{{Name: "q"}}})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "connection refused")
 	require.Equal(t, "connecting", phase(c, "publishing"))
@@ -228,14 +233,15 @@ func TestDialTimeout(t *testing.T) {
 		accepted.Add(1)
 		_, _ = io.Copy(io.Discard, nc)
 	})
-	cfg, _ := testConfig(t, Config{DialTimeout: 200 * time.Millisecond})
+	const each = 200 * time.Millisecond
+	cfg, _ := testConfig(t, Config{DialTimeout: each})
 	began := time.Now()
-	_, err := Dial(within(t, time.Second), "amqp://"+silent+"/", cfg)
-	took(t, began, time.Second, "a dial to a peer that says nothing")
+	_, err := Dial(within(t, hiccup), "amqp://"+silent+"/", cfg)
+	took(t, began, hiccup, "a dial to a peer that says nothing")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "handshake")
 	require.GreaterOrEqual(t, accepted.Load(), int32(2), "attempts are bounded one by one")
-	require.LessOrEqual(t, accepted.Load(), int32(5))
+	require.LessOrEqual(t, accepted.Load(), int32(time.Since(began)/each)+1)
 }
 
 // greeting is what a broker says first.
@@ -267,7 +273,7 @@ func TestDialResetWhileAuthenticatingIsNotARefusal(t *testing.T) {
 		_ = nc.(*net.TCPConn).SetLinger(0)
 	})
 	cfg, log := testConfig(t, Config{})
-	_, err := Dial(within(t, 500*time.Millisecond), "amqp://user:"+secret+"@"+flaky+"/", cfg)
+	_, err := Dial(within(t, hiccup), "amqp://user:"+secret+"@"+flaky+"/", cfg)
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it was tried again")
 	require.ErrorContains(t, err, "connection lost while authenticating")
 	require.Greater(t, strings.Count(log.String(), "connecting failed"), 2)
@@ -299,14 +305,15 @@ func TestP15FlappingDoesNotResetTheBackoff(t *testing.T) {
 	t.Run("accepted and closed", func(t *testing.T) {
 		t.Parallel()
 		var mu sync.Mutex
-		var at []time.Time
-		address := listener(t, func(net.Conn) {
+		var at []time.Time // when each dial began, which is after its pause
+		address := listener(t, func(net.Conn) {})
+		cfg, _ := testConfig(t, Config{BackoffMin: least, BackoffMax: most, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			mu.Lock()
-			defer mu.Unlock()
 			at = append(at, time.Now())
-		})
-		cfg, _ := testConfig(t, Config{BackoffMin: least, BackoffMax: most})
-		_, err := Dial(within(t, 2*time.Second), "amqp://"+address+"/", cfg)
+			mu.Unlock()
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}})
+		_, err := Dial(within(t, 4*time.Second), "amqp://"+address+"/", cfg)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		mu.Lock()
 		defer mu.Unlock()
@@ -376,7 +383,8 @@ func TestCredentialsThatNeverCome(t *testing.T) {
 	cfg, _ := testConfig(t, Config{Credentials: func(ctx context.Context) (amqp.Authentication, time.Time, error) {
 		return nil, time.Time{}, nil
 	}})
-	_, err := Dial(within(t, 200*time.Millisecond), testenv.Shared(t).URL(), cfg)
+	url := testenv.Shared(t).URL() // the first to ask waits for the broker
+	_, err := Dial(within(t, hiccup), url, cfg)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "Credentials: no authentication and no error returned")
 }
@@ -386,18 +394,23 @@ func TestCredentialsAreRenewedBeforeTheyExpire(t *testing.T) {
 	b := testenv.Shared(t)
 	u, err := amqp.ParseURI(b.URL())
 	require.NoError(t, err)
+	const life = 4500 * time.Millisecond // a third of it is for what else the machine does
 	var asked atomic.Int32
-	began := time.Now()
+	var began time.Time
 	var at [3]time.Duration
 	provider := func(context.Context) (amqp.Authentication, time.Time, error) {
-		n := asked.Add(1)
+		if began.IsZero() {
+			began = time.Now()
+		}
+		n := asked.Load() + 1 // one question at a time
 		if n <= 3 {
 			at[n-1] = time.Since(began)
 		}
+		defer asked.Add(1)
 		auth := &amqp.PlainAuth{Username: u.Username, Password: u.Password}
 		switch n {
 		case 1:
-			return auth, time.Now().Add(1800 * time.Millisecond), nil
+			return auth, began.Add(life), nil
 		case 2:
 			return nil, time.Time{}, errors.New("the vault is sealed")
 		}
@@ -407,8 +420,8 @@ func TestCredentialsAreRenewedBeforeTheyExpire(t *testing.T) {
 	first, err := c.publishing.now()
 	require.NoError(t, err)
 	testenv.Eventually(t, 10*time.Second, func() bool { return asked.Load() == 3 }, "asked again")
-	require.GreaterOrEqual(t, at[1], 1150*time.Millisecond, "after two thirds")
-	require.Less(t, at[1], 1800*time.Millisecond, "before they expire")
+	require.GreaterOrEqual(t, at[1], life*2/3, "two thirds of what is left once it is connected")
+	require.Less(t, at[1], life, "before they expire")
 	require.Contains(t, log.String(), "refreshing credentials failed")
 	require.NoError(t, c.Ping(within(t, 5*time.Second)))
 	now, err := c.publishing.now()
@@ -436,6 +449,6 @@ func TestDialTakesTheTimesOfTheURL(t *testing.T) {
 func TestDialContextThatReturnsNothing(t *testing.T) {
 	t.Parallel()
 	cfg, _ := testConfig(t, Config{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, nil }})
-	_, err := Dial(within(t, 300*time.Millisecond), "amqp://127.0.0.1:1/", cfg)
+	_, err := Dial(within(t, hiccup), "amqp://127.0.0.1:1/", cfg)
 	require.ErrorContains(t, err, "DialContext: no connection and no error returned")
 }

@@ -21,6 +21,7 @@ type nameServer struct {
 	mu        sync.Mutex
 	addresses []netip.Addr
 	asked     int
+	then      []netip.Addr // the answer from the second question on
 }
 
 // newNameServer makes the process ask it until the test ends. Nothing else may resolve names meanwhile, so the test is not
@@ -51,6 +52,14 @@ func (s *nameServer) set(addresses ...string) {
 	for _, a := range addresses {
 		s.addresses = append(s.addresses, netip.MustParseAddr(a))
 	}
+}
+
+// setOnce answers the first question with the one address, and the following ones with the other.
+func (s *nameServer) setOnce(first, then string) {
+	s.set(first)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.then = []netip.Addr{netip.MustParseAddr(then)}
 }
 
 func (s *nameServer) count() int {
@@ -90,7 +99,9 @@ func (s *nameServer) answer(question []byte) []byte {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
+	if s.asked++; s.asked > 1 && s.then != nil {
+		s.addresses, s.then = s.then, nil
+	}
 	binary.BigEndian.PutUint16(out[6:], uint16(len(s.addresses)))
 	for _, a := range s.addresses {
 		out = append(out, 0xc0, 12, 0, 1, 0, 1, 0, 0, 14, 16, 0, 4) // the name asked for, A, IN, an hour, 4 bytes
@@ -107,8 +118,7 @@ func TestP15NamesAreResolvedAnew(t *testing.T) {
 	require.NoError(t, err)
 	u.Host = fmt.Sprintf("broker.warren.test.:%s", u.Port())
 
-	dns.set("127.0.0.9") // where nobody listens
-	time.AfterFunc(200*time.Millisecond, func() { dns.set("127.0.0.1") })
+	dns.setOnce("127.0.0.9", "127.0.0.1") // where nobody listens; in the next round where somebody does
 	c, log := dialed(t, u.String(), Config{BackoffMax: 100 * time.Millisecond})
 	require.Contains(t, log.String(), "127.0.0.9")
 	require.NoError(t, c.Ping(within(t, 5*time.Second)))

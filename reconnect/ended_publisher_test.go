@@ -2,6 +2,7 @@ package reconnect
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,9 +63,15 @@ func TestMessageThatEndsTheConnectionFailsAlone(t *testing.T) {
 				err = publish(within(t, 20*time.Second), p, queue)
 				took(t, began, 5*time.Second, "the forged one")
 				losses := func() int { return strings.Count(log.String(), `msg="connection lost"`) }
-				require.NoError(t, p.publish("", queue, "on the next connection"))
-				n := losses()
-				again := publish(within(t, 20*time.Second), p, queue)
+				first, n, again := -1, 0, err
+				// It is remembered for a second, then for two, and so on: a busy broker may take the first for the message in between.
+				for try := 0; try < 4 && errors.Is(again, ErrUnknown); try++ {
+					require.NoError(t, p.publish("", queue, "on the next connection"))
+					if n = losses(); first < 0 {
+						first = n
+					}
+					again = publish(within(t, 20*time.Second), p, queue)
+				}
 				stop()
 				wg.Wait()
 				for _, err := range []error{err, again} {
@@ -73,7 +80,7 @@ func TestMessageThatEndsTheConnectionFailsAlone(t *testing.T) {
 				require.ErrorIs(t, err, ErrUnknown)
 				require.NotErrorIs(t, again, ErrUnknown, "it was not sent")
 				require.NoError(t, p.publish("", queue, "still there"))
-				require.LessOrEqual(t, n, 4)
+				require.LessOrEqual(t, first, 4)
 				require.Equal(t, n, losses(), "the second costs nobody anything")
 			})
 		}

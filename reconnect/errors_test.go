@@ -183,11 +183,8 @@ func TestHostileTextInATopologyError(t *testing.T) {
 // What a person reads says once who speaks, and of what.
 func TestErrorTextsOfCalls(t *testing.T) {
 	t.Parallel()
-	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, nowhere.Close())
-	at := nowhere.Addr().String()
-	_, err = Dial(within(t, 200*time.Millisecond), "amqp://"+at, Config{})
+	at := deadAddress(t)
+	_, err := Dial(within(t, hiccup), "amqp://"+at, Config{})
 	require.EqualError(t, err, "reconnect: not connected: context deadline exceeded; last error: dial tcp "+at+": connect: connection refused")
 
 	c, err := Dial(t.Context(), "amqp://"+at, Config{Lazy: true})

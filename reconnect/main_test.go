@@ -81,10 +81,14 @@ func (l *logText) String() string {
 	return l.text.String()
 }
 
-// took fails the test when more than three times the promised bound has passed since began.
+// hiccup is for how long a busy machine may not let a test, or its broker, do anything.
+const hiccup = 2 * time.Second
+
+// took fails the test when more than three times the promised bound has passed since began, or, where that is not more than
+// a hiccup, more than one of those: what it looks for takes longer, or has no end.
 func took(t *testing.T, began time.Time, bound time.Duration, what string) {
 	t.Helper()
-	if measured := time.Since(began); measured > 3*bound {
+	if measured := time.Since(began); measured > max(3*bound, bound+hiccup) {
 		t.Errorf("%s took %v, promised within %v", what, measured, bound)
 	} else {
 		t.Logf("%s took %v, promised within %v", what, measured.Round(time.Millisecond), bound)

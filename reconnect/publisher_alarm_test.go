@@ -60,8 +60,8 @@ func TestPublishWrittenWhenTheAlarmComes(t *testing.T) {
 	p, proxy, queue := proxied(t, PublisherConfig{})
 	proxy.FreezeToClient()
 	done := make(chan error, 1)
-	go func() { done <- p.p.Publish(within(t, 2*time.Second), "", queue, plainText("written")) }()
-	testenv.Eventually(t, 5*time.Second, func() bool { return len(p.p.current.Load().slots) == 1 }, "it is written")
+	go func() { done <- p.p.Publish(within(t, 3*time.Second), "", queue, plainText("written")) }()
+	testenv.Eventually(t, 5*time.Second, func() bool { return p.broker.Queue(t, queue).Ready == 1 }, "it is written") // a slot is taken before
 	// The notice reaches the client, the confirmation does not: the broker does not read.
 	p.p.current.Load().session.setBlocked(amqp.Blocking{Active: true, Reason: "low on memory"})
 	err := receive(t, done, 10*time.Second, "the outcome")

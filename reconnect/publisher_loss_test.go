@@ -20,7 +20,7 @@ func proxied(t *testing.T, cfg PublisherConfig) (*pubTest, *testenv.FaultProxy, 
 	proxy := testenv.Proxy(t, broker.URL())
 	p := newPubTestAt(t, broker, proxy.URL(), Config{}, cfg)
 	queue := p.queue(nil)
-	require.NoError(t, p.publish("", queue, "warm"))
+	p.soon(func() error { return p.publish("", queue, "warm") })
 	p.drain(queue)
 	return p, proxy, queue
 }
@@ -61,7 +61,7 @@ func TestP18PublishInDoubtWhenTheConfirmIsLost(t *testing.T) {
 			assert.NotErrorIs(t, err, ErrBlocked)
 			assert.Len(t, p.arrived(queue, 1), 1)
 			proxy.Heal()
-			require.NoError(t, p.publish("", queue, "b"), "the channel goes on")
+			p.soon(func() error { return p.publish("", queue, "b") }) // the channel goes on
 			testenv.Eventually(t, 5*time.Second, func() bool { return len(channel.slots) == 0 }, "the slot of the abandoned is free")
 		})
 	}

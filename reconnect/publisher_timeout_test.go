@@ -24,19 +24,22 @@ func TestTimeoutBoundsTheWholePublish(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const delay, timeout = 500 * time.Millisecond, 2500 * time.Millisecond
+			const wait, timeout = 2 * time.Second, 4 * time.Second
 			broker := testenv.Shared(t)
 			proxy := testenv.Proxy(t, broker.URL())
 			p := newPubTestAt(t, broker, proxy.URL(), Config{}, PublisherConfig{Timeout: timeout})
 			queue := p.queue(nil)
-			proxy.Delay(delay) // so the channel takes two seconds, and the confirmation another
+			proxy.FreezeToClient() // so the channel takes two seconds
+			time.AfterFunc(wait, proxy.Heal)
+			resume := broker.StallQueue(t, queue) // and the confirmation does not come
 			began := time.Now()
 			err := publish(p.p, queue)
 			elapsed := time.Since(began)
+			resume()
 			require.ErrorIs(t, err, ErrUnknown)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.GreaterOrEqual(t, elapsed, timeout)
-			require.Less(t, elapsed, timeout+2*delay, "the confirmation was not waited for")
+			require.Less(t, elapsed, timeout+wait, "the confirmation was not given a time of its own")
 			testenv.Eventually(t, 20*time.Second, func() bool { return broker.Queue(t, queue).Ready == 1 }, "it was sent")
 		})
 	}

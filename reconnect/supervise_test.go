@@ -212,7 +212,7 @@ func TestP6SuperviseExclusiveSeat(t *testing.T) {
 			err != nil && strings.Contains(err.Error(), "second: no channel: ")
 	}, "the reason is visible")
 	require.NoError(t, first.Cancel("first", false))
-	receive(t, w.consuming, 10*time.Second, "the seat is taken over")
+	receive(t, w.consuming, 30*time.Second, "the seat is taken over") // after a pause that has grown to some seconds
 }
 
 // P8: what somebody else has to make is waited for.
@@ -233,6 +233,11 @@ func TestP8SupervisePassiveMissing(t *testing.T) {
 	receive(t, w.consuming, 5*time.Second, "consuming once it is there")
 }
 
+// halfDead is a connection of whose end the peer is not told.
+type halfDead struct{ net.Conn }
+
+func (c halfDead) Close() error { return c.SetDeadline(time.Unix(1, 0)) }
+
 // P5, A4: an exclusive queue of a fixed name, which the broker holds for our own half-dead connection.
 func TestA4P5SuperviseExclusiveQueueBehindAFrozenLink(t *testing.T) {
 	t.Parallel()
@@ -242,12 +247,18 @@ func TestA4P5SuperviseExclusiveQueueBehindAFrozenLink(t *testing.T) {
 	var target atomic.Value
 	target.Store(hostOf(t, dying.URL()))
 	c, log := dialed(t, b.URL(), Config{Heartbeat: heartbeat, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, target.Load().(string))
+		address := target.Load().(string)
+		nc, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil || address == hostOf(t, b.URL()) {
+			return nc, err
+		}
+		t.Cleanup(func() { _ = nc.Close() })
+		return halfDead{nc}, nil
 	}})
 	w := newConsumer(testenv.Name(t, "mine"))
 	supervise(t, c, "worker", Topology{Queues: []Queue{{Name: w.queue, Exclusive: true}}}, w.run)
 	receive(t, w.consuming, 10*time.Second, "consuming")
-	dying.Freeze()
+	dying.FreezeToClient() // the broker hears us until we give up, and takes as long again to notice
 	target.Store(hostOf(t, b.URL()))
 	began := time.Now()
 	receive(t, w.consuming, 30*time.Second, "consuming again")
@@ -441,6 +452,7 @@ func TestSuperviseLetsGoOfExclusiveQueues(t *testing.T) {
 	cutAll(t, b, c)
 	restored(t, c)
 	require.False(t, b.Queue(t, mine.queue).Exists)
+	furnished(t, c, c.consuming)
 	require.True(t, b.Queue(t, shared).Exists)
 }
 
@@ -459,8 +471,9 @@ func TestSuperviseChannelsAreApart(t *testing.T) {
 	for _, w := range workers {
 		receive(t, w.consuming, 10*time.Second, "consuming")
 	}
-	require.Len(t, b.Channels(t, c.Config().Name), 20)
-	require.Len(t, b.Connections(t, c.Config().Name), 2)
+	testenv.Eventually(t, 10*time.Second, func() bool { // those on which queues were declared are closed, and the broker may still list some
+		return len(b.Channels(t, c.Config().Name)) == 20 && len(b.Connections(t, c.Config().Name)) == 2
+	}, "a channel each on one of two connections")
 	err := c.Supervise(within(t, 10*time.Second), "guilty", Topology{}, func(ctx context.Context, ch *amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive("nowhere", true, false, false, false, nil)
 		return fmt.Errorf("%w: %w", err, &TopologyError{})

@@ -47,7 +47,8 @@ func testTokenIsRenewed(t *testing.T, b *tlsBroker) {
 	born, err := c.publishing.now()
 	require.NoError(t, err)
 	testenv.Eventually(t, 20*time.Second, func() bool { return time.Since(first) > time.Second }, "the first token has expired")
-	require.NoError(t, mayDeclare(t, c), "with the next one")
+	// Not asked once: a renewal that is late, after a pause of the machine, is made up for; without one it is refused for good.
+	testenv.Eventually(t, 10*time.Second, func() bool { return mayDeclare(t, c) == nil }, "with the next one")
 	now, err := c.publishing.now()
 	require.NoError(t, err)
 	require.Same(t, born, now, "on the same connection")
@@ -80,7 +81,6 @@ func testTokenIsRefused(t *testing.T, b *tlsBroker) {
 		}
 		return b.Token("user", expires), expires
 	})})
-	require.NoError(t, c.Ping(within(t, 5*time.Second)))
 	testenv.Eventually(t, 20*time.Second, func() bool { return asked.Load() > 2 && c.Ping(t.Context()) == nil }, "connected with another token")
 	require.NoError(t, mayDeclare(t, c))
 	require.Contains(t, log.String(), "connection lost")

@@ -50,11 +50,12 @@ func TestSocketThatTakesNothing(t *testing.T) {
 
 func TestBlockedSocket(t *testing.T) {
 	eachTransport(t, func(t *testing.T, near, far net.Conn) {
+		const beat = time.Second // so that the peer has two seconds to take something each time, once it is not blocked
 		c := newConn(t, near)
-		c.SetHeartbeat(shortBeat)
+		c.SetHeartbeat(beat)
 		fill(t, c)
 		c.SetBlocked(true)
-		timer := time.NewTimer(6 * shortBeat)
+		timer := time.NewTimer(3 * beat)
 		defer timer.Stop()
 		<-timer.C
 		require.NoError(t, c.Err())
@@ -65,9 +66,9 @@ func TestBlockedSocket(t *testing.T) {
 }
 
 func TestKillIsImmediate(t *testing.T) {
-	eachTransport(t, func(t *testing.T, near, far net.Conn) {
+	atOnce(t, func(t *testing.T, near, _ net.Conn) time.Duration {
 		c := newConn(t, near)
-		fill(t, c)
+		fill(t, c) // so that the flusher has a write in progress
 		read := make(chan error, 1)
 		go func() {
 			_, err := c.Read(make([]byte, 1))
@@ -79,10 +80,9 @@ func TestKillIsImmediate(t *testing.T) {
 			require.Error(t, <-read)
 			require.NoError(t, c.Close())
 		})
-		require.Less(t, took, 900*time.Millisecond, "the flusher had a write in progress")
 		require.ErrorIs(t, c.WaitRoom(t.Context()), net.ErrClosed)
 		require.ErrorIs(t, c.Err(), net.ErrClosed)
-		_ = far
+		return took
 	})
 }
 
@@ -96,7 +96,7 @@ func TestCloseIsBounded(t *testing.T) {
 			require.NoError(t, c.Close())
 			require.NoError(t, <-done)
 		})
-		require.Less(t, took, time.Second+slack/4)
+		require.Less(t, took, time.Second+slack)
 		require.NoError(t, c.Close())
 	})
 }
@@ -111,16 +111,15 @@ func TestCloseOfAFullTLSConnIsBoundedWithoutTimers(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.NoError(t, raw.SetWriteDeadline(time.Time{}))
 	took := within(t, patience, "Close", func() { require.NoError(t, c.Close()) })
-	require.Less(t, took, time.Second+slack/4)
+	require.Less(t, took, time.Second+slack)
 }
 
 func TestCloseOfAnIdleConnIsImmediate(t *testing.T) {
-	eachTransport(t, func(t *testing.T, near, far net.Conn) {
+	atOnce(t, func(t *testing.T, near, far net.Conn) time.Duration {
 		drain(t, far)
 		c := newConn(t, near)
 		c.SetHeartbeat(shortBeat)
-		took := within(t, patience, "Close", func() { require.NoError(t, c.Close()) })
-		require.Less(t, took, 900*time.Millisecond)
+		return within(t, patience, "Close", func() { require.NoError(t, c.Close()) })
 	})
 }
 

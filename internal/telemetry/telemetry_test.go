@@ -344,7 +344,8 @@ func TestNothingSet(t *testing.T) {
 func TestAllocationsWithAPropagator(t *testing.T) {
 	tel := New(Config{Propagator: all})
 	ctx := trace.ContextWithSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}))
-	n := testing.AllocsPerRun(1000, func() {
+	// The race detector has sync.Pool forget a quarter of what it gets, which costs 0.75 on an average that has to be one.
+	n := testing.AllocsPerRun(10_000, func() {
 		msg := amqp.Publishing{}
 		p := tel.Publish(ctx, "x", "k", msg.Headers)
 		p.Inject(&msg)

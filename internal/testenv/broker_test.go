@@ -249,7 +249,7 @@ var errStopped = errors.New("stopped")
 
 func TestEventually(t *testing.T) {
 	calls := 0
-	testenv.Eventually(t, time.Second, func() bool { calls++; return calls == 3 }, "third call")
+	testenv.Eventually(t, patience, func() bool { calls++; return calls == 3 }, "third call")
 	require.Equal(t, 3, calls)
 
 	tb := &stopped{TB: t}

@@ -27,12 +27,12 @@ func TestCluster(t *testing.T) {
 	var next int
 	timed(t, "next leader", func() { next = c.AwaitLeader(queue) })
 	require.NotEqual(t, leader, next)
-	require.Equal(t, 1, c.Broker(next).Queue(t, queue).Ready)
+	holdsOne(t, c.Broker(next), queue)
 
 	timed(t, "kill another one", func() { c.Kill(next) })
 	timed(t, "no majority", func() { c.AwaitNoMajority(queue) })
 	require.Equal(t, 3-leader-next, c.Up())
 	timed(t, "start", func() { c.Start(leader) })
 	timed(t, "majority", func() { c.AwaitLeader(queue) })
-	require.Equal(t, 1, c.Broker(leader).Queue(t, queue).Ready)
+	holdsOne(t, c.Broker(leader), queue)
 }

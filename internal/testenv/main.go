@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -22,7 +23,7 @@ func Main(m *testing.M) {
 	}
 	printLeftOut()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := leftover(); err != nil {
 			fmt.Fprintln(os.Stderr, "testenv:", err)
 			code = 1
 		}
@@ -36,7 +37,21 @@ func Main(m *testing.M) {
 func NoLeaks(tb testing.TB) {
 	tb.Helper()
 	before := goleak.IgnoreCurrent()
-	tb.Cleanup(func() { goleak.VerifyNone(tb, append(keepers(), before)...) })
+	tb.Cleanup(func() {
+		if err := leftover(append(keepers(), before)...); err != nil {
+			tb.Error(err)
+		}
+	})
+}
+
+// leftover returns the goroutines that are left over, and not only about to end: goleak alone waits for half a second, in
+// which the machine may do something else.
+func leftover(options ...goleak.Option) (err error) {
+	for end := time.Now().Add(5 * time.Second); ; {
+		if err = goleak.Find(options...); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // keepers are the goroutines that end only with the servers they keep.

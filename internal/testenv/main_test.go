@@ -77,7 +77,7 @@ func TestNothingOutlivesAKilledTest(t *testing.T) {
 	require.NoError(t, err)
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "URL ")
 	require.True(t, ok, line)
-	require.True(t, answers(url))
+	testenv.Eventually(t, patience, func() bool { return answers(url) }, "the node answers")
 
 	require.NoError(t, cmd.Process.Kill())
 	start := time.Now()
@@ -126,5 +126,5 @@ func TestHandedDown(t *testing.T) {
 	require.ErrorContains(t, err, "already exists")
 	require.NoError(t, database.DropDatabase(t.Context(), "handed"))
 	require.NoError(t, p.Close())
-	require.True(t, answers(env.AMQPURL), "closing what was handed down ends nothing")
+	testenv.Eventually(t, patience, func() bool { return answers(env.AMQPURL) }, "closing what was handed down ends nothing")
 }

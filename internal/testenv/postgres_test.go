@@ -131,7 +131,7 @@ func TestHeldSessions(t *testing.T) {
 	age := func() (n int) {
 		require.NoError(t, conn.QueryRow(t.Context(),
 			"SELECT count(*) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"+
-				" AND datname = current_database()").Scan(&n))
+				" AND datname = current_database() AND backend_type = 'client backend'").Scan(&n)) // nor autovacuum
 		return n
 	}
 	reader := testenv.HoldSnapshot(t, u)

@@ -97,6 +97,7 @@ func (p *FaultProxy) Cut() int {
 	open := make([]*link, 0, len(p.links))
 	for l := range p.links {
 		open = append(open, l)
+		delete(p.links, l) // not when its goroutines get to it: the next Cut does not count it again
 	}
 	p.mu.Unlock()
 	for _, l := range open {

@@ -136,7 +136,7 @@ func TestProxyFreeze(t *testing.T) {
 
 	p.proxy.Heal()
 	require.True(t, confirmed(t, confirm, patience))
-	require.Equal(t, 1, p.broker.Queue(t, p.queue).Ready)
+	holdsOne(t, p.broker, p.queue)
 }
 
 func TestProxyFreezeToClient(t *testing.T) {
@@ -196,7 +196,7 @@ func TestProxySlow(t *testing.T) {
 }
 
 func TestProxyDelay(t *testing.T) {
-	const each, size = 50 * time.Millisecond, 10_000
+	const each, size = 300 * time.Millisecond, 10_000 // one after the other they would take two seconds more than together
 	p := testenv.Proxy(t, echo(t))
 	conn := connect(t, p)
 	p.Delay(each)
