@@ -248,7 +248,7 @@ func TestCutWhileStopping(t *testing.T) {
 func TestConsumerTimeout(t *testing.T) {
 	t.Parallel()
 	node := testenv.Node(t)
-	node.ConsumerTimeout(3 * time.Second)
+	node.ConsumerTimeout(2 * time.Second)
 	r := newRigOn(t, node.Broker, nil)
 	r.publish(0, 2)
 	var calls atomic.Int64
