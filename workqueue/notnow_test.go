@@ -80,7 +80,7 @@ func TestNotNowDuringAnOutage(t *testing.T) {
 // timeout, which is long enough for a pause of this process or of the broker.
 func TestNotNowIsBoundedByTheConsumerTimeout(t *testing.T) {
 	t.Parallel()
-	const timeout = 6 * time.Second
+	const timeout = 7200 * time.Millisecond
 	node, log := testenv.Node(t), newLines()
 	node.ConsumerTimeout(timeout)
 	s := newSetupWith(t, node.Broker, node.URL(), workqueue.Queue{}, reconnect.Config{ConsumerTimeout: timeout, Logger: testenv.LoggerTo(log)})

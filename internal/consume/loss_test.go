@@ -275,7 +275,7 @@ func TestConsumerTimeout(t *testing.T) {
 // long enough for a pause of this process or of the broker.
 func TestNotNowIsFasterThanTheConsumerTimeout(t *testing.T) {
 	t.Parallel()
-	const timeout = 6 * time.Second
+	const timeout = 7200 * time.Millisecond
 	node := testenv.Node(t)
 	node.ConsumerTimeout(timeout)
 	r := newRigOn(t, node.Broker, nil)
