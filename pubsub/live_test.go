@@ -20,8 +20,9 @@ import (
 	"github.com/warrenmq/warren/reconnect"
 )
 
-// steady publishes messages 0 to n-1 at a steady pace and calls halfway in the middle. It returns when each was published.
-func steady(t *testing.T, p *pubsub.Publisher, n int, halfway func()) (published []time.Time) {
+// steady publishes messages 0 to n-1 at a steady pace and calls halfway in the middle. It returns when the publish of each began,
+// and when it was confirmed: it was routed in between.
+func steady(t *testing.T, p *pubsub.Publisher, n int, halfway func()) (begun, confirmed []time.Time) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -29,12 +30,16 @@ func steady(t *testing.T, p *pubsub.Publisher, n int, halfway func()) (published
 		if i == n/2 {
 			halfway()
 		}
+		begun = append(begun, time.Now())
 		require.NoError(t, p.Publish(t.Context(), message(i)))
-		published = append(published, time.Now())
+		confirmed = append(confirmed, time.Now())
 		<-tick.C
 	}
-	return published
+	return begun, confirmed
 }
+
+// waiting is how long a message may have waited in a live queue, at most, when that went. That it is missed, too, is told by no gap.
+const waiting = 500 * time.Millisecond
 
 // A15, P30: messages come at a steady pace, and the connections are cut in the middle. The durable group misses nothing; the
 // live subscription gets what came before and after, and is told of exactly one gap, whose times cover what is missing.
@@ -47,7 +52,7 @@ func TestA15CutInTheMiddle(t *testing.T) {
 	s.listen(s.conn, s.live(), live.handle, pubsub.SubscriberConfig{OnGap: live.onGap})
 
 	began := time.Now()
-	published := steady(t, p, n, func() { require.Positive(t, s.broker.CutConnections(t, s.name)) })
+	begun, confirmed := steady(t, p, n, func() { require.Positive(t, s.broker.CutConnections(t, s.name)) })
 	durable.reaches(t, n)
 	testenv.Eventually(t, patience, func() bool { got := live.all(); return len(got) > 0 && got[len(got)-1] == ids(n-1, n)[0] }, "the last message")
 
@@ -59,10 +64,9 @@ func TestA15CutInTheMiddle(t *testing.T) {
 	require.Equal(t, ids(n-(len(got)-g.after), n), got[g.after:], "what came after it is a suffix")
 	require.True(t, g.from.Before(g.to))
 	require.True(t, g.from.After(began.Add(-2*time.Second)))
-	for i := g.after; i < n-(len(got)-g.after); i++ { // confirmed right after it was routed
-		// What was waiting in the queue when it went is missed, too.
-		require.False(t, published[i].Before(g.from.Add(-50*time.Millisecond)), "message %d is missing, and was published %v before the gap", i, g.from.Sub(published[i]))
-		require.False(t, published[i].After(g.to.Add(50*time.Millisecond)), "message %d is missing, and was published after the gap", i)
+	for i := g.after; i < n-(len(got)-g.after); i++ {
+		require.False(t, confirmed[i].Before(g.from.Add(-waiting)), "message %d is missing, and was published %v before the gap", i, g.from.Sub(confirmed[i]))
+		require.False(t, begun[i].After(g.to), "message %d is missing, and was published after the gap", i)
 	}
 }
 
@@ -81,7 +85,7 @@ func TestP10FreshNameOnEachConnection(t *testing.T) {
 		require.False(t, seen[queue], "name used again")
 		seen[queue] = true
 		testenv.Eventually(t, patience, func() bool { return s.broker.Queue(t, queue).Consumers == 3 }, "all channels on the one queue")
-		require.Equal(t, []string{queue}, s.queues(s.exchange.Name+".live"))
+		testenv.Eventually(t, patience, func() bool { return slices.Equal([]string{queue}, s.queues(s.exchange.Name+".live")) }, "no other queue")
 		publish(t, p, cut, cut+1)
 		in.reaches(t, cut+1)
 		s.broker.CutConnections(t, s.name)
@@ -191,7 +195,7 @@ func TestLiveFrozenLink(t *testing.T) {
 	frozen := time.Now()
 	testenv.Eventually(t, patience, func() bool { return !consuming(conn) }, "the loss noticed")
 	noticed := time.Since(frozen)
-	require.Less(t, noticed, 4*time.Second, "three heartbeats, and a little")
+	require.Less(t, noticed, 3*3*time.Second, "promised within three heartbeats")
 	proxy.Heal()
 	healed := time.Now()
 	testenv.Eventually(t, patience, func() bool { return len(in.reported()) == 1 && consuming(conn) }, "back")
@@ -199,8 +203,8 @@ func TestLiveFrozenLink(t *testing.T) {
 	publish(t, p, 0, 1)
 	in.reaches(t, 1)
 	g := in.reported()[0]
-	require.WithinDuration(t, frozen, g.from, 2*time.Second)
-	require.WithinDuration(t, healed, g.to, 2*time.Second)
+	require.WithinDuration(t, frozen, g.from, 3*time.Second, "up to a second early, in a process that never pauses")
+	require.WithinDuration(t, healed, g.to, 3*time.Second)
 }
 
 func consuming(conn *reconnect.Conn) bool {
@@ -367,9 +371,11 @@ func TestLiveMissesOnlyWhatItIsToldOf(t *testing.T) {
 	cuts := 0
 	for range faults {
 		handles()
-		if rand.IntN(2) == 0 {
-			s.broker.CutConnections(t, s.name+"/consuming")
-			cuts++
+		if told := len(live.reported()); rand.IntN(2) == 0 {
+			if s.broker.CutConnections(t, s.name+"/consuming") > 0 { // else the last fault has cost the connection
+				cuts++
+				testenv.Eventually(t, patience, func() bool { return len(live.reported()) > told }, "told of the gap") // not yet of the next
+			}
 		} else {
 			s.broker.CloseChannels(t, s.name+"/consuming") // which may cost the connection as well
 		}
@@ -386,7 +392,6 @@ func TestLiveMissesOnlyWhatItIsToldOf(t *testing.T) {
 	for _, id := range live.all() {
 		got[id] = true
 	}
-	const waiting = 200 * time.Millisecond // in the queue, at most, when that went
 	for i := range n {
 		told := slices.ContainsFunc(gaps, func(g gap) bool {
 			return !confirmed[i].Before(g.from.Add(-waiting)) && !begun[i].After(g.to)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,7 +187,7 @@ func (s *setup) depth(queue string) int {
 // settled waits until the queue is empty.
 func (s *setup) settled() {
 	s.t.Helper()
-	testenv.Eventually(s.t, patience, func() bool { return s.depth(s.queue.Name) == 0 }, "queue %s empty", s.queue.Name)
+	s.nears(s.queue.Name, 0)
 }
 
 // deadLettered waits until n messages stand in the dead-letter queue: the broker moves them after it has taken them out of
@@ -194,8 +195,23 @@ func (s *setup) settled() {
 func (s *setup) deadLettered(n int) {
 	s.t.Helper()
 	dlq := s.queue.DeadLetterQueue()
-	testenv.Eventually(s.t, patience, func() bool { return s.depth(dlq) >= n }, "%d messages in %s", n, dlq)
+	s.nears(dlq, n)
 	require.Equal(s.t, n, s.depth(dlq), "in %s", dlq)
+}
+
+// nears waits until a queue has n messages, or more when they come, for as long as it comes nearer to that: thousands of
+// them, each of which is synced to a disk, may take longer than anything else that a test waits for.
+func (s *setup) nears(queue string, n int) {
+	s.t.Helper()
+	nearest, since := math.MaxInt, time.Now()
+	testenv.Eventually(s.t, 10*patience, func() bool {
+		depth := s.depth(queue)
+		if away := max(depth-n, n-depth); away < nearest {
+			nearest, since = away, time.Now()
+		}
+		require.Less(s.t, time.Since(since), patience, "queue %s does not come to %d messages, it has %d", queue, n, depth)
+		return depth == n || n > 0 && depth > n
+	}, "%d messages in %s", n, queue)
 }
 
 // runs counts how often each message was handled.

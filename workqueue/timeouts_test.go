@@ -14,10 +14,11 @@ import (
 	"github.com/warrenmq/warren/workqueue"
 )
 
-// ackTimeout is what the node is set to; it looks every ackTick.
+// ackTimeout is what the node is set to; it looks every ackTick. It holds for the messages that are handled at once, too, and is
+// longer than this process may pause with one of them.
 const (
-	ackTimeout = time.Second
-	ackTick    = ackTimeout / 2
+	ackTimeout = 2 * time.Second
+	ackTick    = time.Second
 )
 
 // A12: a handler takes longer than the broker waits for an acknowledgement. Its context ends with that as the cause,

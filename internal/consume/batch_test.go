@@ -57,6 +57,7 @@ func TestBatches(t *testing.T) {
 		got.add(ds)
 		return nil
 	})
+	cfg.BatchWait = 500 * time.Millisecond // in which a slow disk, too, lets the broker send what was acknowledged for
 	l := start(t, cfg)
 	r.empty(0)
 	require.NoError(t, l.stop())
@@ -86,7 +87,7 @@ func TestBatchOfEverything(t *testing.T) {
 		}
 		return nil
 	})
-	cfg.BatchSize, cfg.BatchWait = 6, time.Second
+	cfg.BatchSize, cfg.BatchWait = 6, long
 	l := start(t, cfg)
 	r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == 2 }, "two wait")
 	close(settled)
@@ -110,7 +111,7 @@ func TestBatchFailsWhole(t *testing.T) {
 			r := newRig(t, nil)
 			r.publish(0, 3)
 			cfg := r.batchConfig(func(context.Context, []amqp.Delivery) error { return fail() })
-			cfg.BatchSize, cfg.BatchWait = 3, time.Second
+			cfg.BatchSize, cfg.BatchWait = 3, long
 			l := start(t, cfg)
 			r.empty(3)
 			require.NoError(t, l.stop())
@@ -130,7 +131,7 @@ func TestBatchOneAtATimeAfterThree(t *testing.T) {
 		}
 		return nil
 	})
-	cfg.BatchSize, cfg.BatchWait = 4, time.Second
+	cfg.BatchSize, cfg.BatchWait = 4, long
 	l := start(t, cfg)
 	r.empty(0)
 	require.NoError(t, l.stop())

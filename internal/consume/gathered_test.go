@@ -2,6 +2,7 @@ package consume
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -38,14 +39,20 @@ func TestCutInsideAPendingAckBatch(t *testing.T) {
 			proxy := testenv.Proxy(t, r.broker.URL())
 			r.link = newLink(t, proxy.URL())
 			r.publish(0, n)
-			seen := map[string]int{} // of one worker, that is one goroutine at a time
-			again := 0
-			cfg := r.config(func(ctx context.Context, d amqp.Delivery) error {
-				if seen[d.MessageId]++; seen[d.MessageId] > 1 {
+			var mu sync.Mutex // a handler of a lost channel may still be in here beside that of the next
+			seen, again := map[string]int{}, 0
+			see := func(id string) (first bool, number int) {
+				mu.Lock()
+				defer mu.Unlock()
+				if seen[id]++; seen[id] > 1 {
 					again++
-					return nil
 				}
-				breaks(ctx, proxy, len(seen))
+				return seen[id] == 1, len(seen)
+			}
+			cfg := r.config(func(ctx context.Context, d amqp.Delivery) error {
+				if first, number := see(d.MessageId); first {
+					breaks(ctx, proxy, number)
+				}
 				return nil
 			})
 			cfg.Prefetch = n + 1 // so that a frozen link has all it needs

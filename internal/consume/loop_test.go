@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,7 @@ func TestOrderAndOnce(t *testing.T) {
 					})
 					cfg.Prefetch, cfg.SlowStart = prefetch, slow
 					l := start(t, cfg)
-					r.eventually(func() bool { return seen.len() >= n }, "all handled")
+					r.handles(&seen, n)
 					if slow {
 						require.Equal(t, prefetch, consumers(r)[0].Prefetch, "grown")
 					}
@@ -80,6 +81,9 @@ func TestPrefetchIsNeverExceeded(t *testing.T) {
 		}
 		return seen.len() >= n
 	}, "all handled")
+	for _, c := range consumers(r) { // it had long grown, if no look fell into that time
+		prefetches[c.Prefetch] = true
+	}
 	require.NoError(t, l.stop())
 	require.LessOrEqual(t, most, prefetch)
 	require.Equal(t, ids(0, n), seen.all())
@@ -220,6 +224,7 @@ func TestPauseAndResume(t *testing.T) {
 	l := start(t, cfg).waitReady()
 	r.publish(0, 10)
 	waitFor(t, "handler", entered)
+	r.held(10)
 	l.Pause()
 	r.eventually(func() bool {
 		q := r.broker.Queue(t, r.queue)
@@ -227,7 +232,8 @@ func TestPauseAndResume(t *testing.T) {
 	}, "all but the started one handed back")
 	close(leave)
 	r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == 0 }, "the started one is settled")
-	require.Equal(t, []string{"consuming: ", "paused: "}, r.link.state("worker"))
+	r.eventually(func() bool { return slices.Equal([]string{"consuming: ", "paused: "}, r.link.state("worker")) }, // said a moment later
+		"the state says so")
 	l.Resume()
 	r.empty(0)
 	require.NoError(t, l.stop())
@@ -271,7 +277,7 @@ func TestPerSecond(t *testing.T) {
 	took := time.Since(began)
 	require.NoError(t, l.stop())
 	require.GreaterOrEqual(t, took, 29*time.Second/20)
-	require.Less(t, took, 4*time.Second)
+	require.Less(t, took, 6*time.Second) // four times that: each pause of the machine delays all that follow it
 	r.empty(0)
 }
 

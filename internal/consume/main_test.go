@@ -74,6 +74,15 @@ func (l *link) state(name string) []string {
 	return append([]string(nil), l.states[name]...)
 }
 
+// latest returns what the named worker reported last, "" when that is nothing yet.
+func (l *link) latest(name string) string {
+	states := l.state(name)
+	if len(states) == 0 {
+		return ""
+	}
+	return states[len(states)-1]
+}
+
 func (l *link) Supervise(ctx context.Context, name string, fn func(context.Context, *amqp.Channel) error) error {
 	for ctx.Err() == nil {
 		ch, err := l.channel()
@@ -190,7 +199,7 @@ func (r *rig) publish(from, n int) {
 func (r *rig) config(h Handler) Config {
 	return Config{
 		Name: "worker", Queue: r.queue, Handler: h, Supervise: r.link.Supervise,
-		ShutdownTimeout: 5 * time.Second, AbandonAfter: time.Second,
+		ShutdownTimeout: 5 * time.Second, AbandonAfter: 5 * time.Second, // the broker may pause between
 		Logger: testenv.Logger(io.Discard),
 	}
 }
@@ -198,6 +207,28 @@ func (r *rig) config(h Handler) Config {
 func (r *rig) eventually(cond func() bool, msg string, args ...any) {
 	r.tb.Helper()
 	testenv.Eventually(r.tb, long, cond, msg, args...)
+}
+
+// held waits until the channels of r's link hold n messages: until the broker has sent them, ahead of its answer to whatever
+// it is asked from now on. The queue counts them earlier, and what is on its way between the two when a consumer ends the broker
+// returns by itself.
+func (r *rig) held(n int) {
+	r.tb.Helper()
+	r.eventually(func() bool {
+		held := 0
+		for _, ch := range r.broker.Channels(r.tb, r.link.name) {
+			held += ch.Unacked
+		}
+		return held == n
+	}, "the worker holds %d messages", n)
+}
+
+// handles waits until n messages were seen, for as long as they become more: with prefetch 1 each of them waits for a disk.
+func (r *rig) handles(seen *record, n int) {
+	r.tb.Helper()
+	for now := seen.len(); now < n; now = seen.len() {
+		r.eventually(func() bool { return seen.len() > now }, "a message after the first %d of %d", now, n)
+	}
 }
 
 // empty waits until the queue holds nothing and the dead-letter queue n.
@@ -210,13 +241,14 @@ func (r *rig) empty(n int) {
 	}, "queue empty and %d dead-lettered", n)
 }
 
-// drainQueue takes everything from a queue, in order. (Get is refused on a queue with a single active consumer.)
+// drainQueue takes everything from a queue, in order. (Get is refused on a queue with a single active consumer.) What comes to
+// it meanwhile stays there.
 func (r *rig) drainQueue(name string) (ds []amqp.Delivery) {
 	var q testenv.QueueInfo
 	r.eventually(func() bool { q = r.broker.Queue(r.tb, name); return q.Unacked == 0 }, "what the closed channels had is back")
 	ch := r.channel()
 	defer ch.Close()
-	in, err := ch.Consume(name, "", true, false, false, false, nil)
+	in, err := ch.Consume(name, "", false, false, false, false, nil)
 	require.NoError(r.tb, err)
 	for range q.Ready {
 		select {
@@ -225,6 +257,9 @@ func (r *rig) drainQueue(name string) (ds []amqp.Delivery) {
 		case <-time.After(long):
 			require.Fail(r.tb, "fewer messages than the queue says")
 		}
+	}
+	if len(ds) > 0 {
+		require.NoError(r.tb, ch.Ack(ds[len(ds)-1].DeliveryTag, true))
 	}
 	return ds
 }

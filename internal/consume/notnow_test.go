@@ -52,10 +52,7 @@ func TestNotNowAtOnceIsShown(t *testing.T) {
 	cfg := r.config(func(context.Context, amqp.Delivery) error { return busy{time.Hour} })
 	for range 15 {
 		l := start(t, cfg).waitReady()
-		r.eventually(func() bool {
-			states := r.link.state("worker")
-			return strings.HasPrefix(states[len(states)-1], "waiting: ")
-		}, "the state says that it waits")
+		r.eventually(func() bool { return strings.HasPrefix(r.link.latest("worker"), "waiting: ") }, "the state says that it waits")
 		require.NoError(t, l.stop())
 	}
 }
@@ -84,6 +81,7 @@ func TestNotNowIsHandedBackAtShutdown(t *testing.T) {
 // A message is kept no longer than the consumer timeout allows. Then all the worker holds is handed back, once, and from then on one
 // message at a time.
 func TestNotNowIsBounded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil)
 	r.publish(0, 8)
 	var mu sync.Mutex
@@ -98,12 +96,12 @@ func TestNotNowIsBounded(t *testing.T) {
 		}
 		return busy{50 * time.Millisecond}
 	})
-	cfg.Prefetch, cfg.SlowStart, cfg.ConsumerTimeout = 4, true, 1200*time.Millisecond // kept for 1 s
+	cfg.Prefetch, cfg.SlowStart, cfg.ConsumerTimeout = 4, true, 2400*time.Millisecond // kept for 2 s
 	l := start(t, cfg)
 	r.eventually(func() bool { return l.Stats().Returned >= 4 }, "handed back")
 	r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == 1 }, "prefetch 1")
 	returned := l.Stats().Returned
-	r.eventually(func() bool { return l.Stats().Returned == returned+1 }, "again, one")
+	r.eventually(func() bool { return l.Stats().Returned > returned }, "again")
 	up.Store(true)
 	r.empty(0)
 	require.NoError(t, l.stop())
@@ -120,13 +118,12 @@ func TestOneAtATimeAfterThree(t *testing.T) {
 	const n = 40
 	r := newRig(t, nil)
 	r.publish(0, n)
-	var running, most, calls atomic.Int64
+	var late, most, calls atomic.Int64
 	var up atomic.Bool
 	cfg := r.config(func(context.Context, amqp.Delivery) error {
-		now := running.Add(1)
-		defer running.Add(-1)
-		if calls.Add(1) > 20 && !up.Load() { // those that were let in before have left
-			raise(&most, now)
+		if calls.Add(1) > 20 && !up.Load() { // all were let in after three refusals; who was before, and is slow to leave, does not count
+			raise(&most, late.Add(1))
+			defer late.Add(-1)
 		}
 		time.Sleep(2 * time.Millisecond) // a database's time
 		if up.Load() {
@@ -137,28 +134,29 @@ func TestOneAtATimeAfterThree(t *testing.T) {
 	cfg.Concurrency, cfg.Prefetch = 10, 2
 	l := start(t, cfg)
 	r.eventually(func() bool { return calls.Load() > 100 }, "it keeps asking")
-	require.EqualValues(t, 1, most.Load())
-	shown := 0
-	for i := range 10 {
-		s := r.link.state(l.workerName(i))
-		if strings.Contains(s[len(s)-1], "one message at a time until one succeeds") {
-			shown++
+	all := func(says string) func() bool {
+		return func() bool {
+			for i := range 10 {
+				if !strings.Contains(r.link.latest(l.workerName(i)), says) {
+					return false
+				}
+			}
+			return true
 		}
 	}
-	require.Equal(t, 10, shown)
+	r.eventually(all("one message at a time until one succeeds"), "each says what it waits for")
+	require.EqualValues(t, 1, most.Load())
 	up.Store(true)
 	r.empty(0)
+	r.eventually(all("consuming: "), "each goes on") // which the last of them says after its message is settled
 	require.NoError(t, l.stop())
 	require.EqualValues(t, n, l.Stats().Handled)
 	require.Zero(t, l.Stats().Returned)
-	for i := range 10 {
-		s := r.link.state(l.workerName(i))
-		require.Equal(t, "consuming: ", s[len(s)-1])
-	}
 }
 
 // Where order matters, a message at the bound takes the whole channel back with it.
 func TestOrderedNotNowIsBounded(t *testing.T) {
+	t.Parallel()
 	r := newOrderedRig(t)
 	r.publish(0, 6)
 	var seen record
@@ -169,7 +167,7 @@ func TestOrderedNotNowIsBounded(t *testing.T) {
 		seen.add(d)
 		return nil
 	})
-	cfg.Ordered, cfg.Prefetch, cfg.ConsumerTimeout = true, 3, 600*time.Millisecond
+	cfg.Ordered, cfg.Prefetch, cfg.ConsumerTimeout = true, 3, 2400*time.Millisecond // kept for 2 s, which is long for the others
 	l := start(t, cfg)
 	r.empty(0)
 	require.NoError(t, l.stop())
@@ -179,6 +177,7 @@ func TestOrderedNotNowIsBounded(t *testing.T) {
 
 // All who waited for an outage to end go on at the same moment, and yet not faster than they may.
 func TestPerSecondAfterAnOutage(t *testing.T) {
+	t.Parallel()
 	const n, rate, interval = 30, 20, 50 * time.Millisecond
 	r := newRig(t, nil)
 	r.publish(0, n)
@@ -202,19 +201,21 @@ func TestPerSecondAfterAnOutage(t *testing.T) {
 	r.eventually(func() bool { return calls.Load() > 20 }, "it keeps asking")
 	r.eventually(func() bool {
 		for i := range 10 {
-			if s := r.link.state(l.workerName(i)); !strings.Contains(s[len(s)-1], "one message at a time until one succeeds") {
+			if !strings.Contains(r.link.latest(l.workerName(i)), "one message at a time until one succeeds") {
 				return false
 			}
 		}
 		return true
 	}, "all wait")
+	mu.Lock()
+	began, before := time.Now(), len(starts)
+	mu.Unlock()
 	up.Store(true)
 	r.empty(0)
 	require.NoError(t, l.stop())
-	// Of any so many starts the last comes no earlier than the rate allows; a start is seen later than it was allowed, on
-	// a slow machine, so single gaps may be short.
-	const many = 8
-	for i := many; i < len(starts); i++ {
-		require.Greater(t, starts[i].Sub(starts[i-many]), many*interval/2, "%d starts", many)
+	// A start is seen later than it was allowed, by as much as the machine pauses, and then several are seen at once: so each is compared with
+	// the end of the outage. The first may have been allowed before that.
+	for i, at := range starts[before:] {
+		require.GreaterOrEqual(t, at.Sub(began), time.Duration(i-1)*interval-slack, "start %d after the outage", i+1)
 	}
 }

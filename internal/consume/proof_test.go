@@ -61,7 +61,7 @@ func TestStopProvesTheAnswersOfABatch(t *testing.T) {
 			failed.Add(int64(len(ds) / 2))
 			return each(errs)
 		}
-		cfg.BatchSize, cfg.Prefetch, cfg.Concurrency, cfg.BatchWait = n, n, workers, 5*time.Second
+		cfg.BatchSize, cfg.Prefetch, cfg.Concurrency, cfg.BatchWait = n, n, workers, long
 		cfg.ShutdownTimeout, cfg.Quorum = long, true
 		l, err := New(cfg)
 		require.NoError(t, err)
@@ -111,22 +111,24 @@ func TestStopProvesTheLastAnswer(t *testing.T) {
 	for failed, answer := range []error{nil, errBad} {
 		r := newRig(t, nil)
 		r.publish(0, prefetch)
+		var l *Loop
 		var seen record
 		var resumed atomic.Bool
 		answers := make(chan struct{})
 		ctx, stop := context.WithCancel(t.Context())
 		cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
-			r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == prefetch }, "the prefetch is full")
+			r.held(prefetch)
 			seen.add(d)
 			stop()
 			r.eventually(func() bool { return len(consumers(r)) == 0 }, "the consumer is cancelled")
 			resume := r.broker.StallQueue(t, r.queue)
 			time.AfterFunc(10*soon, func() { resumed.Store(true); resume(); close(answers) })
-			time.Sleep(3 * soon) // the others are handed back
+			r.eventually(func() bool { return l.Stats().Returned == prefetch-1 }, "the others are handed back")
 			return answer
 		})
 		cfg.Prefetch, cfg.Quorum = prefetch, true
-		l, err := New(cfg)
+		var err error
+		l, err = New(cfg)
 		require.NoError(t, err)
 		require.NoError(t, l.Run(ctx))
 		require.True(t, resumed.Load(), "it has waited for the queue")
@@ -187,10 +189,11 @@ func TestProofsSpareTheHeadOfTheQueue(t *testing.T) {
 			stop()
 		}
 		<-ctx.Done()
+		r.eventually(func() bool { return len(consumers(r)) == 0 }, "the consumers are cancelled")
 		time.Sleep(time.Duration(turn) * 20 * time.Millisecond) // one after the other
 		return each(answers(ds))
 	}
-	cfg.BatchSize, cfg.Prefetch, cfg.Concurrency, cfg.BatchWait = size, size, workers, 5*time.Second
+	cfg.BatchSize, cfg.Prefetch, cfg.Concurrency, cfg.BatchWait = size, size, workers, long
 	cfg.ShutdownTimeout, cfg.Quorum = long, true
 	l, err := New(cfg)
 	require.NoError(t, err)
@@ -200,6 +203,7 @@ func TestProofsSpareTheHeadOfTheQueue(t *testing.T) {
 
 // A proof that gets no answer does not hold up the end, which says that there is none.
 func TestFrozenProof(t *testing.T) {
+	t.Parallel()
 	const size = 100
 	r := newRig(t, nil)
 	proxy := testenv.Proxy(t, r.broker.URL())
@@ -213,7 +217,7 @@ func TestFrozenProof(t *testing.T) {
 		proxy.Freeze()
 		return each(answers(ds))
 	}
-	cfg.BatchSize, cfg.Prefetch, cfg.BatchWait, cfg.Quorum = size, size, 5*time.Second, true
+	cfg.BatchSize, cfg.Prefetch, cfg.BatchWait, cfg.Quorum = size, size, long, true
 	cfg.ShutdownTimeout, cfg.AbandonAfter = 3*time.Second, 500*time.Millisecond
 	l, err := New(cfg)
 	require.NoError(t, err)

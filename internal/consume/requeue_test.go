@@ -33,7 +33,7 @@ func TestRequeue(t *testing.T) {
 	}
 	l := start(t, cfg)
 	waitFor(t, "handler", entered)
-	r.eventually(func() bool { return r.broker.Queue(t, r.queue).Unacked == n }, "the prefetch is full")
+	r.held(n)
 	require.NoError(t, l.stop())
 	rest := r.drainQueue(r.queue)
 	require.Len(t, rest, n)
@@ -63,14 +63,16 @@ func TestRequeueAfterNotNow(t *testing.T) {
 
 // The handler is told when its message came, not when its turn was: behind others in the prefetch, and after a "not now".
 func TestArrived(t *testing.T) {
-	const pause = 200 * time.Millisecond
+	t.Parallel()
+	const pause = time.Second // much longer than a message takes from the socket to the handler
 	for _, prefetch := range []int{1, 10} {
 		r := newRig(t, amqp.Table{"x-queue-type": "classic"})
-		waits := make(chan time.Duration, 10)
+		waits, come := make(chan time.Duration, 10), make(chan struct{})
 		tries := 0
 		cfg := r.config(func(ctx context.Context, d amqp.Delivery) error {
 			waits <- time.Since(Arrived(ctx))
 			if tries++; tries == 1 {
+				<-come
 				return busy{pause}
 			}
 			return nil
@@ -78,6 +80,8 @@ func TestArrived(t *testing.T) {
 		cfg.Prefetch, cfg.Stamp = prefetch, true
 		l := start(t, cfg).waitReady()
 		r.publish(0, 2)
+		r.held(min(2, prefetch))
+		close(come)
 		r.eventually(func() bool { return len(waits) == 3 }, "both are handled")
 		first, again, second := <-waits, <-waits, <-waits
 		require.Less(t, first, pause)

@@ -15,15 +15,16 @@ import (
 )
 
 // A stop in the middle: what was started is acknowledged and does not come again, the rest is handed back once, whatever worker
-// had it.
+// had it; but for what a busy broker sends so late that a worker's end overtakes it, which it gives to a neighbour: the answer to
+// the last acknowledgement of each.
 func TestShutdownInTheMiddle(t *testing.T) {
-	const n = 200
+	const n, work = 200, 200 * time.Millisecond
 	r := newRig(t, nil)
 	r.publish(0, n)
 	var seen record
 	cfg := r.config(func(_ context.Context, d amqp.Delivery) error {
 		seen.add(d)
-		time.Sleep(100 * time.Millisecond) // a handler's work
+		time.Sleep(work)
 		return nil
 	})
 	cfg.Concurrency, cfg.Prefetch = 4, 20
@@ -31,14 +32,19 @@ func TestShutdownInTheMiddle(t *testing.T) {
 	r.eventually(func() bool { return seen.len() >= 10 }, "some are started")
 	began := time.Now()
 	require.NoError(t, l.stop())
-	require.Less(t, time.Since(began), 1100*time.Millisecond, "the longest handler and a second")
+	// All that the workers hold would take 4 s.
+	require.Less(t, time.Since(began), work+neighbours, "the longest handler, and no wait for a neighbour that does not stop")
 	rest := r.drainQueue(r.queue)
 	require.Len(t, rest, n-seen.len())
-	all := seen.all()
+	all, again := seen.all(), 0
 	for _, d := range rest {
-		require.LessOrEqual(t, returns(d), int64(1), d.MessageId)
+		require.LessOrEqual(t, returns(d), int64(cfg.Concurrency), d.MessageId)
+		if returns(d) > 1 {
+			again++
+		}
 		all = append(all, d.MessageId)
 	}
+	require.LessOrEqual(t, again, cfg.Concurrency, "came to a neighbour that was stopping, too")
 	require.ElementsMatch(t, ids(0, n), all)
 	require.EqualValues(t, seen.len(), l.Stats().Handled)
 }
@@ -61,7 +67,7 @@ func TestStopsAndCutsCostNobodyAnAttempt(t *testing.T) {
 				time.Sleep(time.Millisecond) // a handler's work
 				return nil
 			})
-			cfg.Prefetch, cfg.SlowStart = 100, true
+			cfg.Prefetch, cfg.SlowStart, cfg.Quorum = 100, true, true // a life may get as far as many acknowledgements under way
 			l, err := New(cfg)
 			require.NoError(t, err)
 			var run *run
@@ -107,6 +113,7 @@ func TestGraceEnds(t *testing.T) {
 	cfg.Prefetch, cfg.ShutdownTimeout = 2, 200*time.Millisecond
 	l := start(t, cfg)
 	waitFor(t, "handler", entered)
+	r.held(2)
 	require.NoError(t, l.stop())
 	require.ErrorIs(t, <-cause, errGrace)
 	require.Empty(t, r.drainQueue(r.dlq))
@@ -131,11 +138,12 @@ func TestAbandonedHandlersAreCounted(t *testing.T) {
 		}
 		return nil
 	})
-	cfg.Concurrency, cfg.ShutdownTimeout, cfg.AbandonAfter = 3, 100*time.Millisecond, 100*time.Millisecond
+	cfg.Concurrency, cfg.ShutdownTimeout, cfg.AbandonAfter = 3, 300*time.Millisecond, 300*time.Millisecond
 	l := start(t, cfg)
 	for range 3 {
 		waitFor(t, "handler", entered)
 	}
+	r.eventually(func() bool { return l.Stats().Handled == 1 }, "one of them is done")
 	began := time.Now()
 	err := l.stop()
 	require.Less(t, time.Since(began), 3*time.Second)
@@ -156,8 +164,8 @@ func TestFrozenBrokerDoesNotHoldUpTheEnd(t *testing.T) {
 	r.publish(0, 1)
 	entered := make(chan struct{})
 	cfg := r.config(func(context.Context, amqp.Delivery) error {
-		close(entered)
 		proxy.Freeze()
+		close(entered)
 		return nil
 	})
 	cfg.Prefetch, cfg.ShutdownTimeout, cfg.AbandonAfter = 5, time.Second, 500*time.Millisecond
@@ -168,7 +176,7 @@ func TestFrozenBrokerDoesNotHoldUpTheEnd(t *testing.T) {
 	took := time.Since(began)
 	require.ErrorIs(t, err, errHung)
 	require.GreaterOrEqual(t, took, 1500*time.Millisecond)
-	require.Less(t, took, 2500*time.Millisecond)
+	require.Less(t, took, 4500*time.Millisecond, "three times that")
 	proxy.Heal()
 }
 
@@ -180,9 +188,13 @@ func TestOrderedHandOver(t *testing.T) {
 	const n = 60
 	r := newOrderedRig(t)
 	var seen record
+	third, stopping := make(chan struct{}), make(chan struct{})
 	h := func(_ context.Context, d amqp.Delivery) error {
-		seen.add(d)
-		time.Sleep(5 * time.Millisecond) // a handler's work
+		if seen.add(d) == n/3 {
+			close(third)
+			<-stopping
+		}
+		time.Sleep(10 * time.Millisecond) // a handler's work: the rest is much more than it takes to notice the stop
 		return nil
 	}
 	cfg := r.config(h)
@@ -190,8 +202,10 @@ func TestOrderedHandOver(t *testing.T) {
 	first := start(t, cfg).waitReady()
 	second := start(t, cfg).waitReady()
 	r.publish(0, n)
-	r.eventually(func() bool { return seen.len() > n/3 }, "a third")
-	require.NoError(t, first.stop())
+	waitFor(t, "third", third)
+	first.cancel()
+	close(stopping)
+	require.NoError(t, first.wait(long))
 	r.empty(0)
 	require.NoError(t, second.stop())
 	require.Equal(t, ids(0, n), seen.all(), "in order, each once")

@@ -118,7 +118,7 @@ func TestLiveApart(t *testing.T) {
 
 	fromA := open(a)
 	waits(fromA)
-	require.Equal(t, report.Waiting, a.state.Load())
+	testenv.Eventually(t, 30*time.Second, func() bool { return a.state.Load() == report.Waiting }, "the state says that it waits")
 	require.NoError(t, b.conn.Close())
 	close(b.gone)
 	third := get(fromA)
