@@ -40,9 +40,7 @@ func idlers() map[string]func(v *victim, conn *reconnect.Conn) runner {
 // No Run hangs: while it has nothing to do, it ends with its Conn, and when it is asked to also while the broker is away.
 // Package outbox has the same of its Relay, which has no Conn.
 func TestEveryRunEnds(t *testing.T) {
-	// Less than a heartbeat or a dial may take, which are 10 s; a live subscriber that has not noticed yet that its connection is
-	// lost tries for up to 5 s to delete its queue.
-	const atOnce = 8 * time.Second
+	const atOnce = 3 * time.Second // a heartbeat, or a dial, would be 10
 	for name, start := range idlers() {
 		for how, end := range map[string]func(t *testing.T, conn *reconnect.Conn, proxy *testenv.FaultProxy, cancel func()) error{
 			"its Conn is closed": func(t *testing.T, conn *reconnect.Conn, _ *testenv.FaultProxy, _ func()) error {

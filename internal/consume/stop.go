@@ -222,12 +222,17 @@ func (g *generation) failed(ctx context.Context, err error) error {
 func (g *generation) lost(ctx context.Context) error {
 	t := time.NewTimer(time.Second)
 	defer t.Stop()
+	var why *amqp.Error
 	select {
-	case e := <-g.closed:
-		if e != nil {
-			return lossError(e)
-		}
+	case why = <-g.closed:
 	case <-t.C:
+		select {
+		case why = <-g.closed: // the machine was busy: both were there
+		default:
+		}
+	}
+	if why != nil {
+		return lossError(why)
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("channel lost: %w", cause)

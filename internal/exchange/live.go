@@ -108,7 +108,7 @@ func (l *live) find(ctx context.Context, ch *amqp.Channel) (place, error) {
 		if free := l.users.free(l.queue); free != nil {
 			return place{free: free, gone: l.home}, nil
 		}
-		l.remove(ctx, l.queue) // left behind on a connection that lives on
+		l.remove(ctx, l.queue, l.home) // left behind on a connection that lives on
 	}
 	if l.queue == "" || l.home != here {
 		l.queue, l.home, l.ready = l.sub.freshName(), here, false
@@ -224,16 +224,24 @@ func (l *live) leave(ctx context.Context) {
 	}
 	queue, home := l.queue, l.home
 	l.queue, l.home = "", nil
-	if queue != "" && !isClosed(home) { // else the connection is gone, and the queue with it
-		l.remove(ctx, queue)
+	if queue != "" && !isClosed(home) {
+		l.remove(ctx, queue, home)
 	}
 	l.over.wait(ctx)
 }
 
-// remove deletes a queue that was made on the Conn's own connection, if it can be done soon; else it goes with that.
-func (l *live) remove(ctx context.Context, queue string) {
+// remove deletes a queue that was made on the Conn's own connection, if it can be done soon; else it goes with that, and when
+// home says that the connection is gone the queue is.
+func (l *live) remove(ctx context.Context, queue string, home <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
 	defer cancel()
+	go func() {
+		defer cancel()
+		select {
+		case <-home:
+		case <-ctx.Done():
+		}
+	}()
 	ch, err := l.conn.Channel(ctx)
 	if err != nil {
 		return
