@@ -13,6 +13,7 @@ import (
 
 // remove leaves nothing behind on somebody's broker; a real service keeps its queue.
 func remove(ctx context.Context, conn *reconnect.Conn, queue workqueue.Queue) error {
+	conn.Forget(queue.Topology()) // a reconnect must not make it anew
 	ch, err := conn.Channel(ctx)
 	if err != nil {
 		return err

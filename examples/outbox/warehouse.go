@@ -125,6 +125,7 @@ func (w *warehouse) close() error {
 	err := w.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	w.conn.Forget(w.queue.Topology()) // a reconnect must not make it anew
 	if ch, openErr := w.conn.Channel(ctx); openErr == nil {
 		for _, queue := range []string{w.queue.Name, w.queue.DeadLetterQueue()} {
 			_, deleteErr := ch.QueueDelete(queue, false, false, false)

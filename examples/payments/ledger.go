@@ -68,6 +68,7 @@ func (l *ledger) close() error {
 	defer l.pool.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	l.conn.Forget(l.queue().Topology()) // a reconnect must not make it anew
 	ch, err := l.conn.Channel(ctx)
 	if err != nil {
 		return errors.Join(err, l.conn.Close(ctx))

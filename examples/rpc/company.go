@@ -165,6 +165,7 @@ func (c *company) close(conn *reconnect.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := c.stopAll()
+	conn.Forget(c.cfg.Topology(c.queue)) // a reconnect must not make it anew
 	ch, chErr := conn.Channel(ctx)
 	if chErr != nil {
 		return errors.Join(err, chErr)

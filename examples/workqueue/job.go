@@ -166,6 +166,7 @@ func (j job) wait(ctx context.Context, queue string, enough func(messages int) b
 func deleteQueues(conn *reconnect.Conn, queue workqueue.Queue) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+	conn.Forget(queue.Topology()) // a reconnect must not make it anew
 	ch, err := conn.Channel(ctx)
 	if err != nil {
 		return err
