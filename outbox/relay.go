@@ -33,7 +33,8 @@ import (
 // as nothing is left that could be confirmed, also behind the publisher of a pattern or whatever else passes the ctx on.
 //
 // A Publisher may have a method Closing() <-chan struct{}, as those of packages reconnect, direct, topic and consistenthash do,
-// and what embeds one: Run ends, with reconnect.ErrClosed, when the channel is closed. Without it a relay notices with the next
+// and what embeds one of these, but not what embeds this interface: Run, which asks once for the channel and must not have to
+// wait for it, ends with reconnect.ErrClosed when it is closed. Without it, or with a nil channel, a relay notices with the next
 // message that its publisher is closed.
 type Publisher interface {
 	PublishBatch(ctx context.Context, msgs []reconnect.Message) error

@@ -63,7 +63,8 @@ func (c *Conn) NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 }
 
 // Closing returns a channel that is closed when Close of the Publisher's Conn begins: whatever is published from then on
-// fails with ErrClosed. Whoever has nothing to publish may wait for it, as a relay of package outbox does.
+// fails with ErrClosed. A lost connection is no end. It is the same channel each time, and does not block. Whoever has nothing to
+// publish may wait for it, as a relay of package outbox does.
 func (p *Publisher) Closing() <-chan struct{} { return p.conn.life.Done() }
 
 func newPublisher(c *Conn, cfg PublisherConfig) *Publisher {

@@ -28,10 +28,10 @@ func (l *DeadLetters) proven(ctx context.Context) (k kind, err error) {
 	for {
 		k, err = l.prove(ctx)
 		var broker *amqp.Error
-		if !errors.As(err, &broker) && !firstSign(err) || isPermanent(err) || errors.Is(err, reconnect.ErrClosed) || ctx.Err() != nil {
+		if !errors.As(err, &broker) || isPermanent(err) || errors.Is(err, reconnect.ErrClosed) || ctx.Err() != nil {
 			return k, err
 		}
-		switch codeOf(err) {
+		switch broker.Code {
 		case amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
 			return k, err
 		}

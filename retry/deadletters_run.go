@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -152,7 +151,7 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 		return err, false
 	case ctx.Err() != nil:
 		return cutShort(ctx, err), false
-	case life.Err() != nil, ch.IsClosed(), firstSign(err) && endsSoon(life):
+	case life.Err() != nil, ch.IsClosed(), errors.Is(err, amqp.ErrClosed) && endsSoon(life):
 		switch codeOf(err) {
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
 			return err, false
@@ -165,14 +164,8 @@ func (r *run) once(ctx, life context.Context, ch *amqp.Channel) (err error, lost
 	return err, false
 }
 
-// firstSign tells whether err may be the first that is seen of a lost connection: the driver marks it closed a moment before its
-// channels, and a write fails before either.
-func firstSign(err error) bool {
-	var network *net.OpError
-	return errors.Is(err, amqp.ErrClosed) || errors.As(err, &network)
-}
-
-// endsSoon waits for the end of life, which a loss brings about at once.
+// endsSoon waits for the end of life, which a loss brings about at once: the driver marks a connection closed a moment before
+// its channels.
 func endsSoon(life context.Context) bool {
 	late := time.NewTimer(answerWithin)
 	defer late.Stop()
